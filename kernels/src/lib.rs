@@ -1,0 +1,28 @@
+//! Headstart's own tensor operations, one module an operation.
+//!
+//! Each operation has a plain `reference` (f64 sums, written to be read), CPU kernels for several instruction sets
+//! behind one run-time choice ([`CpuPath`]), and a function on candle tensors that uses those kernels on the CPU and
+//! stock candle operations on every other device. Data keeps its dtype (f32, f16 or bf16); arithmetic is f32 inside.
+//!
+//! Wrap a whole forward pass in [`in_pool`]: every kernel then starts from a thread of the pool that it shares its
+//! work with, instead of waking the pool from outside each time.
+
+pub mod attention;
+mod cpu;
+mod element;
+pub mod norm;
+pub mod quantized;
+pub mod rope;
+pub mod swiglu;
+mod simd;
+mod tensor;
+#[cfg(test)]
+mod testing;
+
+pub use attention::attention;
+pub use cpu::{CpuPath, in_pool, with_path};
+pub use element::Element;
+pub use norm::{add_rms_norm, rms_norm};
+pub use quantized::{ActivationPrecision, AffineParams, GgufQuant, PackedMatrix};
+pub use rope::rope;
+pub use swiglu::{swiglu, swiglu_fused};

@@ -1,0 +1,118 @@
+//! Sharing a matmul out over the pool.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::activations::{Activations, Quantize};
+use super::format::Scales;
+use super::kernel::{F32Tiles, Int8Tiles, Output};
+use super::{ActivationPrecision, BLOCK, PackedMatrix, TILE};
+use crate::CpuPath;
+use crate::simd::dispatch;
+
+/// Below this much work (multiply-adds), waking other threads costs more than it gains.
+const SERIAL: usize = 1 << 16;
+/// Bytes of activations that a task goes over for each tile: they should stay in its core's second-level cache.
+const ROW_BYTES: usize = 384 << 10;
+
+thread_local! {
+    /// Kept from call to call so that decoding does not allocate; taken out while in use.
+    static ACTIVATIONS: Cell<Activations> = const { Cell::new(Activations { codes: Vec::new(), metas: Vec::new() }) };
+    static STRIP: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
+/// `out = x W^T`; lengths are checked.
+pub(super) fn matmul(w: &PackedMatrix, x: &[f32], m: usize, out: &mut [f32]) {
+    if m == 0 {
+        return;
+    }
+    let path = CpuPath::current();
+    let output = Output { to: out.as_mut_ptr(), n: w.n };
+    match w.precision {
+        ActivationPrecision::Int8 => {
+            let mut activations = ACTIVATIONS.take();
+            quantize(path, w, x, m, &mut activations);
+            share_out(w, m, |tiles, rows| int8(path, w, &activations, tiles, rows, output));
+            ACTIVATIONS.set(activations);
+        }
+        ActivationPrecision::F32 => share_out(w, m, |tiles, rows| {
+            let mut strip = STRIP.take();
+            strip.resize(w.k * TILE, 0.0);
+            widened(path, w, x, tiles, rows, output, &mut strip);
+            STRIP.set(strip);
+        }),
+    }
+}
+
+fn quantize(path: CpuPath, w: &PackedMatrix, x: &[f32], m: usize, into: &mut Activations) {
+    into.resize(m, w.k);
+    let halves = matches!(w.format.scales, Scales::Halves { .. });
+    let rows = if m * w.k < SERIAL { m } else { (SERIAL / w.k).max(1) };
+    let one = |((x, codes), metas): ((&[f32], &mut [i8]), &mut [_])| {
+        dispatch(path, Quantize { x, codes, metas, halves });
+    };
+    if rows == m {
+        one(((x, &mut into.codes), &mut into.metas));
+        return;
+    }
+    x.par_chunks(rows * w.k)
+        .zip(into.codes.par_chunks_mut(rows * w.k))
+        .zip(into.metas.par_chunks_mut(rows * w.k / BLOCK))
+        .for_each(one);
+}
+
+/// Calls `task` for ranges of tiles and rows that together cover the product once.
+fn share_out(w: &PackedMatrix, m: usize, task: impl Fn(Range<usize>, Range<usize>) + Sync) {
+    let tiles = w.tiles();
+    let threads = rayon::current_num_threads();
+    if threads == 1 || m * w.n * w.k < SERIAL {
+        task(0..tiles, 0..m);
+        return;
+    }
+    let rows = (ROW_BYTES / w.k).max(16) / 8 * 8;
+    let row_tasks = m.div_ceil(rows);
+    // A few tasks a thread even out what other load takes from the cores.
+    let span = tiles.div_ceil((4 * threads).div_ceil(row_tasks)).max(1);
+    let tile_tasks = tiles.div_ceil(span);
+    (0..row_tasks * tile_tasks).into_par_iter().for_each(|i| {
+        let (row, tile) = (i / tile_tasks * rows, i % tile_tasks * span);
+        task(tile..(tile + span).min(tiles), row..(row + rows).min(m));
+    });
+}
+
+/// Calls `$op` with the constants of a format: bits, and whether it scales half blocks.
+macro_rules! for_format {
+    ($w:expr, $op:ident { $($field:tt)* } on $path:expr) => {{
+        macro_rules! go {
+            ($bits:literal, $halves:literal) => { dispatch($path, $op::<$bits, $halves> { $($field)* }) };
+        }
+        match ($w.format.bits, matches!($w.format.scales, Scales::Halves { .. })) {
+            (2, _) => go!(2, false),
+            (3, false) => go!(3, false),
+            (3, true) => go!(3, true),
+            (4, _) => go!(4, false),
+            (5, _) => go!(5, false),
+            (6, false) => go!(6, false),
+            (6, true) => go!(6, true),
+            _ => go!(8, false),
+        }
+    }};
+}
+
+fn int8(path: CpuPath, matrix: &PackedMatrix, x: &Activations, tiles: Range<usize>, rows: Range<usize>, out: Output) {
+    for_format!(matrix, Int8Tiles { matrix, x, tiles, rows, out } on path);
+}
+
+fn widened(
+    path: CpuPath,
+    matrix: &PackedMatrix,
+    x: &[f32],
+    tiles: Range<usize>,
+    rows: Range<usize>,
+    out: Output,
+    strip: &mut [f32],
+) {
+    for_format!(matrix, F32Tiles { matrix, x, tiles, rows, out, strip } on path);
+}

@@ -1,0 +1,304 @@
+//! All layers of one sequence, with the positions of the cached tokens.
+
+use super::{AttentionCache, AttentionCacheSpec, AttentionSnapshot};
+use crate::{error::short_message, positions::Positions};
+
+/// The true positions of the cached tokens, ascending.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CachedPositions(Vec<u32>);
+
+impl CachedPositions {
+    /// As a slice.
+    pub fn as_slice(&self) -> &[u32] {
+        &self.0
+    }
+}
+
+/// Why a cache refused an operation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CacheError {
+    /// New tokens must come after the cached ones.
+    #[error("position {found} cannot follow a sequence whose next position is {next}")]
+    NotAscending {
+        /// The first new position.
+        found: u32,
+        /// The sequence's next position.
+        next: u32,
+    },
+    /// A snapshot of another model.
+    #[error("a snapshot of {found} layers cannot be restored into a cache of {expected}")]
+    OtherModel {
+        /// Layers of the snapshot.
+        found: usize,
+        /// Layers of this cache.
+        expected: usize,
+    },
+    /// The layers do not hold the same tokens; the cache must be thrown away.
+    #[error("the cache's layers disagree: layer {layer} holds {found} tokens instead of {expected}")]
+    Inconsistent {
+        /// The layer.
+        layer: usize,
+        /// Its tokens.
+        found: usize,
+        /// The sequence's tokens.
+        expected: usize,
+    },
+    /// The device failed.
+    #[error("{0}")]
+    Device(String),
+}
+
+impl From<candle_core::Error> for CacheError {
+    fn from(error: candle_core::Error) -> Self {
+        Self::Device(short_message(&error))
+    }
+}
+
+/// The cache of one sequence. It knows which tokens it holds; it may hold fewer than the sequence has (after a sparse prefill), so the
+/// position of the next token is kept apart and never derived from a length.
+#[derive(Debug)]
+pub struct SequenceCache {
+    layers: Vec<AttentionCache>,
+    positions: CachedPositions,
+    next_position: u32,
+}
+
+/// A deep copy of a whole sequence: all layers or none.
+#[derive(Debug, Clone)]
+pub struct SequenceSnapshot {
+    layers: Vec<AttentionSnapshot>,
+    positions: CachedPositions,
+    next_position: u32,
+}
+
+impl SequenceCache {
+    /// An empty cache for layers of the given shapes.
+    pub fn new(specs: impl IntoIterator<Item = AttentionCacheSpec>) -> Self {
+        Self {
+            layers: specs.into_iter().map(AttentionCache::new).collect(),
+            positions: CachedPositions::default(),
+            next_position: 0,
+        }
+    }
+
+    /// Tokens held, as the layers themselves say.
+    ///
+    /// # Errors
+    /// When the layers disagree.
+    pub fn token_count(&self) -> Result<usize, CacheError> {
+        let expected = self.positions.0.len();
+        match self.layers.iter().enumerate().find(|(_, layer)| layer.len() != expected) {
+            Some((layer, cache)) => Err(CacheError::Inconsistent {
+                layer,
+                found: cache.len(),
+                expected,
+            }),
+            None => Ok(expected),
+        }
+    }
+
+    /// The position that the next token takes.
+    pub fn next_position(&self) -> u32 {
+        self.next_position
+    }
+
+    /// Positions of the cached tokens.
+    pub fn positions(&self) -> &CachedPositions {
+        &self.positions
+    }
+
+    /// Bytes allocated.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().map(AttentionCache::bytes).sum()
+    }
+
+    /// Makes room for `tokens` in all.
+    ///
+    /// # Errors
+    /// When the device has no memory left.
+    pub fn reserve(&mut self, tokens: usize) -> Result<(), CacheError> {
+        for layer in &mut self.layers {
+            layer.reserve(tokens)?;
+        }
+        Ok(())
+    }
+
+    /// Runs one forward pass over this cache: `pass` gets the layers and the positions of the tokens held once the pass is done. When
+    /// it fails, every layer is as before.
+    ///
+    /// # Errors
+    /// When the positions do not follow the cached ones, or what `pass` returns.
+    pub fn extend<T, E: From<CacheError>>(
+        &mut self,
+        positions: &Positions,
+        pass: impl FnOnce(&mut [AttentionCache], &CachedPositions) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let held = self.token_count()?;
+        if let Some(first) = positions.order().first()
+            && *first < self.next_position
+        {
+            return Err(CacheError::NotAscending {
+                found: *first,
+                next: self.next_position,
+            }
+            .into());
+        }
+        self.positions.0.extend_from_slice(positions.order());
+        match pass(&mut self.layers, &self.positions) {
+            Ok(value) => {
+                self.next_position = positions.next().unwrap_or(self.next_position);
+                Ok(value)
+            }
+            Err(error) => {
+                self.positions.0.truncate(held);
+                for layer in &mut self.layers {
+                    layer.trim(held);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps the first `tokens` cached tokens; the next position becomes the one after the last of them.
+    pub fn trim(&mut self, tokens: usize) {
+        if tokens >= self.positions.0.len() {
+            return;
+        }
+        self.positions.0.truncate(tokens);
+        self.next_position = self.positions.0.last().map_or(0, |p| p + 1);
+        for layer in &mut self.layers {
+            layer.trim(tokens);
+        }
+    }
+
+    /// A deep copy of every layer.
+    ///
+    /// # Errors
+    /// When the layers disagree or memory ran out.
+    pub fn snapshot(&self) -> Result<SequenceSnapshot, CacheError> {
+        self.token_count()?;
+        let layers: candle_core::Result<Vec<_>> = self.layers.iter().map(AttentionCache::snapshot).collect();
+        Ok(SequenceSnapshot {
+            layers: layers?,
+            positions: self.positions.clone(),
+            next_position: self.next_position,
+        })
+    }
+
+    /// Becomes what the snapshot holds. When that fails the cache is empty, never half restored.
+    ///
+    /// # Errors
+    /// When the snapshot is of another model or memory ran out.
+    pub fn restore(&mut self, snapshot: &SequenceSnapshot) -> Result<(), CacheError> {
+        if snapshot.layers.len() != self.layers.len() {
+            return Err(CacheError::OtherModel {
+                found: snapshot.layers.len(),
+                expected: self.layers.len(),
+            });
+        }
+        for (layer, saved) in self.layers.iter_mut().zip(&snapshot.layers) {
+            if let Err(error) = layer.restore(saved) {
+                self.trim_all();
+                return Err(error.into());
+            }
+        }
+        self.positions = snapshot.positions.clone();
+        self.next_position = snapshot.next_position;
+        Ok(())
+    }
+
+    fn trim_all(&mut self) {
+        for layer in &mut self.layers {
+            layer.trim(0);
+        }
+        self.positions.0.clear();
+        self.next_position = 0;
+    }
+}
+
+impl SequenceSnapshot {
+    /// Tokens held.
+    pub fn token_count(&self) -> usize {
+        self.positions.0.len()
+    }
+
+    /// Bytes of the copy.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().map(AttentionSnapshot::bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Tensor};
+
+    use super::*;
+
+    fn cache() -> SequenceCache {
+        let spec = AttentionCacheSpec {
+            num_kv_heads: 1,
+            head_dim: 2,
+            dtype: DType::F32,
+            device: Device::Cpu,
+        };
+        SequenceCache::new(vec![spec; 3])
+    }
+
+    fn pass(cache: &mut SequenceCache, positions: Positions, fail_at: Option<usize>) -> Result<Vec<u32>, CacheError> {
+        let tokens = positions.len();
+        cache.extend(&positions, |layers, cached| {
+            for (i, layer) in layers.iter_mut().enumerate() {
+                if fail_at == Some(i) {
+                    return Err(CacheError::Device("injected".into()));
+                }
+                let rows = Tensor::ones((1, tokens, 2), DType::F32, &Device::Cpu)?;
+                layer.append(&rows, &rows)?;
+            }
+            Ok(cached.as_slice().to_vec())
+        })
+    }
+
+    #[test]
+    fn next_position_is_the_true_one_after_a_sparse_pass() {
+        let mut cache = cache();
+        pass(&mut cache, Positions::contiguous(0, 2), None).unwrap();
+        let cached = pass(&mut cache, Positions::selected(vec![7, 9, 119]).unwrap(), None).unwrap();
+        assert_eq!(cached, [0, 1, 7, 9, 119]);
+        assert_eq!(cache.token_count(), Ok(5));
+        assert_eq!(cache.next_position(), 120);
+        assert_eq!(
+            pass(&mut cache, Positions::contiguous(5, 1), None),
+            Err(CacheError::NotAscending { found: 5, next: 120 })
+        );
+    }
+
+    #[test]
+    fn a_failed_pass_leaves_nothing_behind() {
+        for layer in 0..3 {
+            let mut cache = cache();
+            pass(&mut cache, Positions::contiguous(0, 4), None).unwrap();
+            assert!(pass(&mut cache, Positions::contiguous(4, 3), Some(layer)).is_err());
+            assert_eq!(cache.token_count(), Ok(4));
+            assert_eq!(cache.next_position(), 4);
+            pass(&mut cache, Positions::contiguous(4, 1), None).unwrap();
+            assert_eq!(cache.token_count(), Ok(5));
+        }
+    }
+
+    #[test]
+    fn trim_and_snapshot() {
+        let mut cache = cache();
+        pass(&mut cache, Positions::contiguous(0, 10), None).unwrap();
+        let snapshot = cache.snapshot().unwrap();
+        cache.trim(4);
+        assert_eq!((cache.token_count().unwrap(), cache.next_position()), (4, 4));
+        cache.trim(100);
+        assert_eq!(cache.token_count(), Ok(4));
+        cache.restore(&snapshot).unwrap();
+        assert_eq!((cache.token_count().unwrap(), cache.next_position()), (10, 10));
+        cache.trim(0);
+        assert_eq!((cache.token_count().unwrap(), cache.next_position()), (0, 0));
+        let mut other = SequenceCache::new(vec![]);
+        assert!(matches!(other.restore(&snapshot), Err(CacheError::OtherModel { .. })));
+    }
+}

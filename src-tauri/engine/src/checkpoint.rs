@@ -1,0 +1,209 @@
+//! A model on disk: a folder of safetensors with its `config.json`, or a GGUF file.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use candle_core::{DType, Device};
+
+use crate::{
+    config::{ConfigSource, DecoderConfig, Key},
+    device::compute_dtype,
+    error::ModelError,
+    gguf::GgufFile,
+    models::{Family, Model},
+    tokenizer::Tokenizer,
+    weights::{ActivationPrecision, GgufSource, SafetensorsSource, Source, TensorSummary, Weights},
+};
+
+/// How a model is placed and computed.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// Exact or fast products of quantized weights.
+    pub precision: ActivationPrecision,
+    /// Dtype of activations and caches; `None` chooses by device and checkpoint.
+    pub dtype: Option<DType>,
+}
+
+/// The container format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckpointFormat {
+    /// A folder with `config.json` and `*.safetensors`.
+    Safetensors,
+    /// A GGUF file, possibly split.
+    Gguf,
+}
+
+/// What a checkpoint says of itself, without loading its weights.
+#[derive(Debug, Clone)]
+pub struct CheckpointSummary {
+    /// Container.
+    pub format: CheckpointFormat,
+    /// `model_type` or `general.architecture`.
+    pub architecture: String,
+    /// The storage type that most weight bytes have, for example `Q4_1`.
+    pub quantization: String,
+    /// Weights in all.
+    pub parameters: u64,
+    /// Bytes of the tensors on disk.
+    pub bytes: u64,
+    /// The most tokens a sequence may have.
+    pub context_length: usize,
+}
+
+/// A checkpoint whose files are open but whose weights are not loaded.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    config: ConfigSource,
+    family: Family,
+}
+
+const CONTEXT_LENGTH: Key = Key::new("max_position_embeddings", "context_length");
+const NUM_HEADS: Key = Key::new("num_attention_heads", "attention.head_count");
+const NUM_KV_HEADS: Key = Key::new("num_key_value_heads", "attention.head_count_kv");
+
+impl Checkpoint {
+    /// Opens a folder or a `.gguf` file and finds its family.
+    ///
+    /// # Errors
+    /// When nothing is there, a header is corrupt, or the architecture is not supported.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        let metadata = std::fs::metadata(path).map_err(|e| ModelError::io(path, e))?;
+        let config = if metadata.is_dir() {
+            ConfigSource::from_folder(path)?
+        } else {
+            ConfigSource::from_gguf(open_gguf(path)?)?
+        };
+        let family = Family::of(&config)?;
+        for key in ["quantization", "quantization_config"] {
+            if let Some(quantization) = config.json(key) {
+                let method = quantization.get("quant_method").and_then(|m| m.as_str()).unwrap_or("MLX");
+                return Err(ModelError::unsupported(
+                    config.path(),
+                    format!("{method} quantization (\"{key}\")"),
+                    "unquantized safetensors (F32, F16, BF16) and quantized GGUF files",
+                ));
+            }
+        }
+        Ok(Self {
+            path: path.to_path_buf(),
+            config,
+            family,
+        })
+    }
+
+    /// The folder or file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The GGUF behind this checkpoint, if it is one.
+    pub fn gguf(&self) -> Option<&GgufFile> {
+        match &self.config {
+            ConfigSource::Gguf { file, .. } => Some(file),
+            ConfigSource::Json { .. } => None,
+        }
+    }
+
+    /// Builds the tokenizer from the folder's files or the GGUF's metadata.
+    ///
+    /// # Errors
+    /// When it is missing, corrupt or of an unsupported kind.
+    pub fn tokenizer(&self) -> Result<Tokenizer, ModelError> {
+        match &self.config {
+            ConfigSource::Gguf { file, .. } => Tokenizer::from_gguf(file.metadata()),
+            ConfigSource::Json { .. } => Tokenizer::from_model_dir(&self.path),
+        }
+        .map_err(|e| ModelError::Tokenizer {
+            path: self.path.clone(),
+            message: e.to_string(),
+        })
+    }
+
+    fn source(&self) -> Result<Source, ModelError> {
+        match &self.config {
+            ConfigSource::Json { .. } => Ok(Source::Safetensors(SafetensorsSource::open(&self.path)?)),
+            ConfigSource::Gguf { file, .. } => {
+                let heads = if self.family.gguf_interleaves_heads {
+                    let queries = self.config.positive(NUM_HEADS)?;
+                    Some((queries, self.config.usize(NUM_KV_HEADS)?.unwrap_or(queries)))
+                } else {
+                    None
+                };
+                Ok(Source::Gguf(GgufSource::new(file.clone(), heads)))
+            }
+        }
+    }
+
+    /// Lists the tensors.
+    ///
+    /// # Errors
+    /// When a weight file is missing or corrupt.
+    pub fn tensors(&self) -> Result<Vec<TensorSummary>, ModelError> {
+        let weights = Weights::new(self.source()?, Device::Cpu, DType::F32, ActivationPrecision::Fast);
+        Ok(weights.summaries())
+    }
+
+    /// What the checkpoint says of itself.
+    ///
+    /// # Errors
+    /// When a weight file is missing or corrupt.
+    pub fn summary(&self) -> Result<CheckpointSummary, ModelError> {
+        let tensors = self.tensors()?;
+        let mut by_type: BTreeMap<&str, u64> = BTreeMap::new();
+        for tensor in tensors.iter().filter(|tensor| tensor.shape.len() > 1) {
+            *by_type.entry(&tensor.dtype).or_default() += tensor.bytes;
+        }
+        let quantization = by_type.iter().max_by_key(|(_, bytes)| **bytes).map_or("", |(dtype, _)| dtype);
+        Ok(CheckpointSummary {
+            format: match &self.config {
+                ConfigSource::Json { .. } => CheckpointFormat::Safetensors,
+                ConfigSource::Gguf { .. } => CheckpointFormat::Gguf,
+            },
+            architecture: self.config.architecture()?.to_string(),
+            quantization: quantization.to_string(),
+            parameters: tensors
+                .iter()
+                .map(|tensor| tensor.shape.iter().map(|d| *d as u64).product::<u64>())
+                .sum(),
+            bytes: tensors.iter().map(|tensor| tensor.bytes).sum(),
+            context_length: self.config.positive(CONTEXT_LENGTH)?,
+        })
+    }
+
+    /// Bytes that one cached token takes on `device`.
+    ///
+    /// # Errors
+    /// When the configuration is wrong or a weight file is missing or corrupt.
+    pub fn cache_bytes_per_token(&self, device: &Device) -> Result<usize, ModelError> {
+        let dtype = default_dtype(&self.source()?, device);
+        let config = DecoderConfig::read(&self.config, false)?;
+        Ok(config.kv_bytes_per_token(dtype.size_in_bytes()))
+    }
+
+    /// Loads the weights onto `device`.
+    ///
+    /// # Errors
+    /// When the configuration or a weight is missing, wrong or unsupported, or memory ran out.
+    pub fn load(&self, device: &Device, options: &LoadOptions) -> Result<Box<dyn Model>, ModelError> {
+        let source = self.source()?;
+        let dtype = options.dtype.unwrap_or_else(|| default_dtype(&source, device));
+        let weights = Weights::new(source, device.clone(), dtype, options.precision);
+        self.family.load(&self.config, &weights)
+    }
+}
+
+fn default_dtype(source: &Source, device: &Device) -> DType {
+    let stored = match source {
+        Source::Safetensors(source) => source.main_dtype(),
+        // GGUF products give f32 on every device.
+        Source::Gguf(_) => DType::F32,
+    };
+    compute_dtype(device, stored)
+}
+
+fn open_gguf(path: &Path) -> Result<GgufFile, ModelError> {
+    GgufFile::open(path).map_err(|e| ModelError::Gguf(Box::new(e)))
+}

@@ -1,0 +1,9 @@
+//! Hyper-parameters of a checkpoint, read alike from a `config.json` and from a GGUF's metadata.
+
+mod decoder;
+mod rope;
+mod source;
+
+pub use decoder::DecoderConfig;
+pub use rope::{RopeConfig, RopeScaling};
+pub use source::{ConfigSource, Key};

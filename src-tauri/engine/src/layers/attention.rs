@@ -1,0 +1,124 @@
+//! Grouped-query attention with explicit positions.
+
+use candle_core::{Result, Tensor};
+
+use super::{Linear, RmsNorm, RotaryAngles};
+use crate::{
+    cache::{AttentionCache, CachedPositions},
+    config::DecoderConfig,
+    error::ModelError,
+    positions::Positions,
+    weights::{Bias, Weights},
+};
+
+/// What distinguishes the families' attention layers.
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionConfig {
+    /// Biases of q, k and v.
+    pub qkv_bias: Bias,
+    /// Bias of the output projection.
+    pub output_bias: Bias,
+    /// RMS norms over each query and key head before the rotation (Qwen3).
+    pub head_norms: bool,
+    /// Keys older than this many tokens are not seen.
+    pub window: Option<usize>,
+}
+
+/// One attention layer.
+#[derive(Debug, Clone)]
+pub struct Attention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    q_norm: Option<RmsNorm>,
+    k_norm: Option<RmsNorm>,
+    num_heads: usize,
+    num_kv_heads: usize,
+    head_dim: usize,
+    window: Option<usize>,
+}
+
+impl Attention {
+    /// Loads `{prefix}.q_proj`, `k_proj`, `v_proj`, `o_proj` and, where asked, `q_norm` and `k_norm`.
+    ///
+    /// # Errors
+    /// When a weight is missing or has another shape.
+    pub fn load(weights: &Weights, prefix: &str, model: &DecoderConfig, config: AttentionConfig) -> std::result::Result<Self, ModelError> {
+        let DecoderConfig {
+            hidden_size,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            ..
+        } = *model;
+        let norm = |name: &str| -> std::result::Result<Option<RmsNorm>, ModelError> {
+            if !config.head_norms {
+                return Ok(None);
+            }
+            let weight = weights.norm(&format!("{prefix}.{name}"), head_dim)?;
+            Ok(Some(RmsNorm::new(weight, model.rms_norm_eps)))
+        };
+        let linear = |name: &str, outputs: usize, inputs: usize, bias: Bias| {
+            weights.linear(&format!("{prefix}.{name}"), outputs, inputs, bias)
+        };
+        Ok(Self {
+            q_proj: linear("q_proj", num_heads * head_dim, hidden_size, config.qkv_bias)?,
+            k_proj: linear("k_proj", num_kv_heads * head_dim, hidden_size, config.qkv_bias)?,
+            v_proj: linear("v_proj", num_kv_heads * head_dim, hidden_size, config.qkv_bias)?,
+            o_proj: linear("o_proj", hidden_size, num_heads * head_dim, config.output_bias)?,
+            q_norm: norm("q_norm")?,
+            k_norm: norm("k_norm")?,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            window: config.window,
+        })
+    }
+
+    /// `x [tokens, hidden]` at `positions` -> `[tokens, hidden]`; appends the tokens' keys and values to `cache`, whose entries then
+    /// stand at `cached` positions, the new tokens' included.
+    ///
+    /// # Errors
+    /// When shapes do not fit or the device fails.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        angles: &RotaryAngles,
+        positions: &Positions,
+        cached: &CachedPositions,
+        cache: &mut AttentionCache,
+    ) -> Result<Tensor> {
+        let tokens = x.dim(0)?;
+        let q = self.q_proj.forward(x)?.reshape((tokens, self.num_heads, self.head_dim))?;
+        let k = self.k_proj.forward(x)?.reshape((tokens, self.num_kv_heads, self.head_dim))?;
+        let v = self.v_proj.forward(x)?.reshape((tokens, self.num_kv_heads, self.head_dim))?;
+        let q = angles.rotate(&normed(q, self.q_norm.as_ref())?)?;
+        let k = angles.rotate(&normed(k, self.k_norm.as_ref())?)?;
+        cache.append(&k.transpose(0, 1)?, &v.transpose(0, 1)?)?;
+        let (keys, values) = cache.view()?;
+        let scale = 1.0 / (self.head_dim as f32).sqrt();
+        let out = headstart_kernels::attention(
+            &q,
+            &keys,
+            &values,
+            positions.order(),
+            cached.as_slice(),
+            scale,
+            self.window,
+        )?;
+        self.o_proj.forward(&out)
+    }
+
+    /// Bytes of the weights.
+    pub fn bytes(&self) -> usize {
+        self.q_proj.bytes() + self.k_proj.bytes() + self.v_proj.bytes() + self.o_proj.bytes()
+    }
+}
+
+fn normed(heads: Tensor, norm: Option<&RmsNorm>) -> Result<Tensor> {
+    match norm {
+        Some(norm) => norm.forward(&heads.contiguous()?),
+        None => Ok(heads),
+    }
+}

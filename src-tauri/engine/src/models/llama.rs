@@ -1,0 +1,35 @@
+//! Llama 1 to 3.x (Touvron et al. 2023, arXiv 2302.13971; Llama 3: arXiv 2407.21783) and models of the same architecture.
+
+use super::{
+    Model,
+    decoder::{DecoderModel, DecoderPlan, bias},
+};
+use crate::{
+    config::{ConfigSource, DecoderConfig, Key},
+    error::ModelError,
+    layers::AttentionConfig,
+    weights::Weights,
+};
+
+const ATTENTION_BIAS: Key = Key::new("attention_bias", "attention_bias");
+const MLP_BIAS: Key = Key::new("mlp_bias", "mlp_bias");
+
+/// Loads a Llama.
+///
+/// # Errors
+/// When the configuration or a weight is missing, wrong or unsupported.
+pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn Model>, ModelError> {
+    let config = DecoderConfig::read(source, false)?;
+    let attention_bias = bias(source, ATTENTION_BIAS)?;
+    let attention = AttentionConfig {
+        qkv_bias: attention_bias,
+        output_bias: attention_bias,
+        head_norms: false,
+        window: None,
+    };
+    let plan = DecoderPlan {
+        attention: vec![attention; config.num_layers],
+        mlp_bias: bias(source, MLP_BIAS)?,
+    };
+    Ok(Box::new(DecoderModel::load(config, &plan, weights)?))
+}

@@ -1,0 +1,128 @@
+//! Model families: one file each, over shared layers, found through a registry.
+
+mod decoder;
+mod llama;
+mod qwen2;
+mod qwen3;
+
+use candle_core::Tensor;
+
+pub use decoder::DecoderModel;
+
+use crate::{
+    cache::SequenceCache,
+    config::ConfigSource,
+    error::{EngineError, ModelError},
+    positions::Positions,
+    weights::Weights,
+};
+
+/// Which tokens of a forward pass get logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogitRows {
+    /// None: the pass only fills the cache.
+    None,
+    /// The last one.
+    Last,
+    /// All.
+    All,
+}
+
+/// One forward pass over the tokens of one sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct ForwardInput<'a> {
+    /// Token ids.
+    pub tokens: &'a [u32],
+    /// Their true positions, one each.
+    pub positions: &'a Positions,
+    /// Which rows of logits are wanted.
+    pub logits: LogitRows,
+}
+
+/// A loaded model. It holds weights only: everything that belongs to a request lives in the [`SequenceCache`] that the pass is given, so
+/// that requests of any kind run side by side.
+pub trait Model: Send + Sync + std::fmt::Debug {
+    /// Size of the vocabulary: the width of the logits.
+    fn vocab_size(&self) -> usize;
+
+    /// The most tokens a sequence may have.
+    fn context_length(&self) -> usize;
+
+    /// Bytes of the weights on the device.
+    fn weight_bytes(&self) -> usize;
+
+    /// Bytes that each cached token takes.
+    fn cache_bytes_per_token(&self) -> usize;
+
+    /// An empty cache for one sequence.
+    fn new_cache(&self) -> SequenceCache;
+
+    /// Runs the tokens and appends them to `cache`. Returns logits `[rows, vocabulary]` in f32, or `None` for [`LogitRows::None`].
+    ///
+    /// # Errors
+    /// When the numbers of tokens and positions differ, a token is outside the vocabulary, the positions do not follow the cache's, or
+    /// the device fails. The cache is then as it was before.
+    fn forward(&self, input: ForwardInput<'_>, cache: &mut SequenceCache) -> Result<Option<Tensor>, EngineError>;
+}
+
+/// Loads a model of one family.
+type Loader = fn(&ConfigSource, &Weights) -> Result<Box<dyn Model>, ModelError>;
+
+/// A family of models.
+#[derive(Debug, Clone, Copy)]
+pub struct Family {
+    /// `model_type` in `config.json` and `general.architecture` in GGUFs.
+    pub architecture: &'static str,
+    /// True when GGUFs of this family store query and key rows interleaved.
+    pub gguf_interleaves_heads: bool,
+    loader: Loader,
+}
+
+/// Every family that can be run.
+pub const FAMILIES: &[Family] = &[
+    Family {
+        architecture: "llama",
+        gguf_interleaves_heads: true,
+        loader: llama::load,
+    },
+    Family {
+        architecture: "qwen2",
+        gguf_interleaves_heads: false,
+        loader: qwen2::load,
+    },
+    Family {
+        architecture: "qwen3",
+        gguf_interleaves_heads: false,
+        loader: qwen3::load,
+    },
+];
+
+impl Family {
+    /// The family that a checkpoint belongs to.
+    ///
+    /// # Errors
+    /// When it is none that is known; the message lists those that are.
+    pub fn of(config: &ConfigSource) -> Result<Self, ModelError> {
+        let architecture = config.architecture()?;
+        FAMILIES
+            .iter()
+            .find(|family| family.architecture == architecture)
+            .copied()
+            .ok_or_else(|| {
+                let known: Vec<&str> = FAMILIES.iter().map(|family| family.architecture).collect();
+                ModelError::unsupported(
+                    config.path(),
+                    format!("the architecture \"{architecture}\""),
+                    known.join(", "),
+                )
+            })
+    }
+
+    /// Loads a model of this family.
+    ///
+    /// # Errors
+    /// When the configuration or a weight is missing, wrong or unsupported.
+    pub fn load(&self, config: &ConfigSource, weights: &Weights) -> Result<Box<dyn Model>, ModelError> {
+        (self.loader)(config, weights)
+    }
+}

@@ -1,0 +1,69 @@
+//! Positions of tokens, always explicit: nothing in the engine derives a position from a cache's length.
+
+/// The positions of the tokens of one forward pass.
+///
+/// `order` is the index of each token in the true prompt (ascending): attention is causal in it and rotary angles are taken from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Positions {
+    order: Vec<u32>,
+}
+
+impl Positions {
+    /// Consecutive tokens of a text: `start`, `start + 1`, ...
+    pub fn contiguous(start: u32, len: usize) -> Self {
+        Self {
+            order: (start..).take(len).collect(),
+        }
+    }
+
+    /// Any ascending selection of tokens.
+    ///
+    /// # Errors
+    /// When the positions are not strictly ascending: attention's causal mask would be wrong.
+    pub fn selected(order: Vec<u32>) -> Result<Self, String> {
+        if let Some(pair) = order.windows(2).find(|pair| pair[0] >= pair[1]) {
+            return Err(format!("positions must ascend, but {} is followed by {}", pair[0], pair[1]));
+        }
+        Ok(Self { order })
+    }
+
+    /// The number of tokens.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// True when there is no token.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Index of each token in the true prompt: for rotary angles, the causal mask and windows.
+    pub fn order(&self) -> &[u32] {
+        &self.order
+    }
+
+    /// The position that the token after the last one takes.
+    pub fn next(&self) -> Option<u32> {
+        self.order.last().map(|p| p + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contiguous_and_next() {
+        let p = Positions::contiguous(120, 3);
+        assert_eq!(p.order(), [120, 121, 122]);
+        assert_eq!(p.next(), Some(123));
+        assert_eq!(Positions::contiguous(5, 0).next(), None);
+    }
+
+    #[test]
+    fn selections_must_ascend() {
+        assert!(Positions::selected(vec![0, 4, 9]).is_ok());
+        assert!(Positions::selected(vec![0, 4, 4]).is_err());
+        assert!(Positions::selected(vec![3, 2]).is_err());
+    }
+}

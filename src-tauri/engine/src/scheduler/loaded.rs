@@ -1,0 +1,152 @@
+//! The models that the engine thread holds.
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use candle_core::Device;
+
+use crate::{
+    checkpoint::{Checkpoint, LoadOptions},
+    error::{EngineError, ModelError},
+    models::Model,
+    tokenizer::Tokenizer,
+};
+
+/// Which model a request wants: its name and where it lies.
+#[derive(Debug, Clone)]
+pub struct ModelSpec {
+    /// Unique name.
+    pub key: String,
+    /// Folder or file.
+    pub path: PathBuf,
+    /// How to place it.
+    pub options: LoadOptions,
+}
+
+/// What is known of a loaded model, shared with the other threads.
+#[derive(Debug)]
+pub struct ModelInfo {
+    /// Unique name.
+    pub key: String,
+    /// `model_type` or `general.architecture`.
+    pub architecture: String,
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Width of the logits.
+    pub vocab_size: usize,
+    /// The most tokens a sequence may have.
+    pub context_length: usize,
+    /// Bytes of the weights on the device.
+    pub weight_bytes: usize,
+    /// Bytes that each cached token takes.
+    pub cache_bytes_per_token: usize,
+    /// How long loading took.
+    pub load_time: Duration,
+}
+
+/// A model on the device.
+#[derive(Debug)]
+pub(super) struct LoadedModel {
+    pub(super) model: Box<dyn Model>,
+    pub(super) info: Arc<ModelInfo>,
+    last_used: Instant,
+}
+
+/// All loaded models, at most `limit` unless more are in use at once.
+#[derive(Debug)]
+pub(super) struct LoadedModels {
+    device: Device,
+    limit: usize,
+    models: HashMap<String, LoadedModel>,
+}
+
+impl LoadedModels {
+    pub(super) fn new(device: Device, limit: usize) -> Self {
+        Self {
+            device,
+            limit,
+            models: HashMap::new(),
+        }
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&LoadedModel> {
+        self.models.get(key)
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &String> {
+        self.models.keys()
+    }
+
+    pub(super) fn remove(&mut self, key: &str) -> bool {
+        self.models.remove(key).is_some()
+    }
+
+    /// Returns the loaded model, loading it first if needed; then the least recently used models that are not `in_use` make room.
+    pub(super) fn ensure(
+        &mut self,
+        spec: &ModelSpec,
+        in_use: impl Fn(&str) -> bool,
+    ) -> Result<Arc<ModelInfo>, EngineError> {
+        if let Some(loaded) = self.models.get_mut(&spec.key) {
+            loaded.last_used = Instant::now();
+            return Ok(loaded.info.clone());
+        }
+        while self.models.len() >= self.limit {
+            let idle = self
+                .models
+                .iter()
+                .filter(|(key, _)| !in_use(key))
+                .min_by_key(|(_, loaded)| loaded.last_used)
+                .map(|(key, _)| key.clone());
+            let Some(key) = idle else { break };
+            tracing::info!(model = key, "unloading the least recently used model");
+            self.models.remove(&key);
+        }
+        let loaded = load(spec, &self.device).map_err(|error| EngineError::Load(error.to_string()))?;
+        let info = loaded.info.clone();
+        self.models.insert(spec.key.clone(), loaded);
+        Ok(info)
+    }
+}
+
+fn load(spec: &ModelSpec, device: &Device) -> Result<LoadedModel, ModelError> {
+    let started = Instant::now();
+    let checkpoint = Checkpoint::open(&spec.path)?;
+    let architecture = checkpoint.summary()?.architecture;
+    let tokenizer = checkpoint.tokenizer()?;
+    let model = checkpoint.load(device, &spec.options)?;
+    if tokenizer.vocab_size() > model.vocab_size() {
+        // Ids past the embedding would fail in the middle of a request; padded embeddings (the other way round) are common.
+        tracing::warn!(
+            model = spec.key,
+            tokenizer = tokenizer.vocab_size(),
+            embedding = model.vocab_size(),
+            "the tokenizer has more entries than the model's embedding"
+        );
+    }
+    let info = Arc::new(ModelInfo {
+        key: spec.key.clone(),
+        architecture,
+        tokenizer: Arc::new(tokenizer),
+        vocab_size: model.vocab_size(),
+        context_length: model.context_length(),
+        weight_bytes: model.weight_bytes(),
+        cache_bytes_per_token: model.cache_bytes_per_token(),
+        load_time: started.elapsed(),
+    });
+    tracing::info!(
+        model = spec.key,
+        seconds = info.load_time.as_secs_f64(),
+        mebibytes = info.weight_bytes >> 20,
+        "model loaded"
+    );
+    Ok(LoadedModel {
+        model,
+        info,
+        last_used: Instant::now(),
+    })
+}

@@ -1,0 +1,250 @@
+//! The engine thread's loop.
+
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::Ordering,
+        mpsc::{Receiver, TryRecvError},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::sync::mpsc;
+
+use super::{
+    engine::{Command, EngineOptions, ModelState, Shared},
+    loaded::{LoadedModels, ModelInfo, ModelSpec},
+    sequence::{Phase, Sequence},
+};
+use crate::{
+    error::EngineError,
+    request::{GenerationEvent, GenerationRequest},
+};
+
+/// A request in the queue.
+#[derive(Debug)]
+struct Waiting {
+    request: Box<GenerationRequest>,
+    events: mpsc::UnboundedSender<GenerationEvent>,
+}
+
+/// The engine thread's state.
+pub(super) struct Worker {
+    inbox: Receiver<Command>,
+    shared: Arc<Shared>,
+    options: EngineOptions,
+    models: LoadedModels,
+    waiting: VecDeque<Waiting>,
+    running: Vec<Sequence>,
+    /// Models to unload once their last request is done.
+    unloading: Vec<String>,
+    /// Index in `running` after the sequence that prefilled last.
+    next_prefill: usize,
+    /// How long decoding may still go on before the next prefill chunk: as long as the last chunk took.
+    decode_credit: Duration,
+}
+
+impl Worker {
+    pub(super) fn new(inbox: Receiver<Command>, shared: Arc<Shared>, options: EngineOptions) -> Self {
+        Self {
+            models: LoadedModels::new(options.device.clone(), options.max_loaded_models.max(1)),
+            inbox,
+            shared,
+            options,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            unloading: Vec::new(),
+            next_prefill: 0,
+            decode_credit: Duration::ZERO,
+        }
+    }
+
+    /// Runs until the handle is dropped or says stop.
+    pub(super) fn run(mut self) {
+        while self.receive() {
+            self.drop_cancelled();
+            self.admit();
+            self.decode_round();
+            self.prefill_step();
+            self.retire();
+        }
+    }
+
+    /// Takes all commands; blocks while there is nothing to do. False: stop.
+    fn receive(&mut self) -> bool {
+        loop {
+            let command = if self.running.is_empty() && self.waiting.is_empty() {
+                match self.inbox.recv() {
+                    Ok(command) => command,
+                    Err(_) => return false,
+                }
+            } else {
+                match self.inbox.try_recv() {
+                    Ok(command) => command,
+                    Err(TryRecvError::Empty) => return true,
+                    Err(TryRecvError::Disconnected) => return false,
+                }
+            };
+            match command {
+                Command::Generate { request, events } => self.waiting.push_back(Waiting { request, events }),
+                Command::Load { spec, reply } => {
+                    let loaded = self.ensure_loaded(&spec);
+                    // The asker may have given up meanwhile.
+                    let _ = reply.send(loaded);
+                }
+                Command::Unload { key, reply } => {
+                    let loaded = self.models.get(&key).is_some();
+                    if loaded {
+                        self.unloading.push(key);
+                        self.unload_idle();
+                    }
+                    let _ = reply.send(loaded);
+                }
+                Command::Stop => return false,
+            }
+        }
+    }
+
+    fn ensure_loaded(&mut self, spec: &ModelSpec) -> Result<Arc<ModelInfo>, EngineError> {
+        self.unloading.retain(|key| *key != spec.key);
+        if self.models.get(&spec.key).is_none() {
+            self.shared.set_model(&spec.key, Some(ModelState::Loading));
+        }
+        let running = &self.running;
+        let models = &mut self.models;
+        let loaded = catch_unwind(AssertUnwindSafe(|| {
+            models.ensure(spec, |key| running.iter().any(|sequence| sequence.model_key() == key))
+        }))
+        .unwrap_or_else(|_| Err(EngineError::Load("an internal error; the log has the details".into())));
+        self.shared.set_loaded(self.models.keys());
+        if let Err(error) = &loaded {
+            tracing::warn!(model = spec.key, %error, "loading failed");
+        }
+        loaded
+    }
+
+    fn unload_idle(&mut self) {
+        let running = &self.running;
+        let models = &mut self.models;
+        let before = self.unloading.len();
+        self.unloading.retain(|key| {
+            let in_use = running.iter().any(|sequence| sequence.model_key() == key);
+            if !in_use {
+                models.remove(key);
+            }
+            in_use
+        });
+        if self.unloading.len() != before {
+            self.shared.set_loaded(self.models.keys());
+        }
+    }
+
+    fn drop_cancelled(&mut self) {
+        let before = self.waiting.len();
+        self.waiting.retain(|waiting| !waiting.events.is_closed());
+        self.shared.waiting.fetch_sub(before - self.waiting.len(), Ordering::SeqCst);
+        self.running.retain(|sequence| {
+            let cancelled = sequence.is_cancelled();
+            if cancelled {
+                tracing::debug!(model = sequence.model_key(), "request cancelled: nobody listens any more");
+            }
+            !cancelled
+        });
+    }
+
+    /// Admits waiting requests, in order, while there is room.
+    fn admit(&mut self) {
+        while self.running.len() < self.options.max_running
+            && let Some(Waiting { request, events }) = self.waiting.pop_front()
+        {
+            self.shared.waiting.fetch_sub(1, Ordering::SeqCst);
+            let sequence = self.ensure_loaded(&request.model).and_then(|info| {
+                let loaded = self.models.get(&info.key).ok_or(EngineError::NotLoaded)?;
+                Sequence::new(*request, events.clone(), info, loaded.model.as_ref())
+            });
+            match sequence {
+                Ok(sequence) => {
+                    let _ = events.send(GenerationEvent::Admitted);
+                    self.running.push(sequence);
+                }
+                Err(error) => {
+                    let _ = events.send(GenerationEvent::Failed(error));
+                }
+            }
+        }
+        self.shared.running.store(self.running.len(), Ordering::Relaxed);
+    }
+
+    /// One token for every decoding request.
+    fn decode_round(&mut self) {
+        let started = Instant::now();
+        for index in 0..self.running.len() {
+            if matches!(self.running[index].phase(), Phase::Decode { .. }) && !self.running[index].is_cancelled() {
+                self.step(index);
+            }
+        }
+        self.decode_credit = self.decode_credit.saturating_sub(started.elapsed());
+    }
+
+    /// One chunk of one prompt, taking turns; waits while decoding requests still have credit, so that both get half of the time.
+    fn prefill_step(&mut self) {
+        let decoding = self
+            .running
+            .iter()
+            .any(|sequence| matches!(sequence.phase(), Phase::Decode { .. }));
+        if decoding && !self.decode_credit.is_zero() {
+            return;
+        }
+        let count = self.running.len();
+        let turn = (0..count)
+            .map(|offset| (self.next_prefill + offset) % count)
+            .find(|index| matches!(self.running[*index].phase(), Phase::Prefill { .. }));
+        if let Some(index) = turn {
+            let started = Instant::now();
+            self.step(index);
+            self.decode_credit = started.elapsed();
+            self.next_prefill = index + 1;
+        }
+    }
+
+    /// One step of one request; an error or a panic ends that request alone.
+    fn step(&mut self, index: usize) {
+        let sequence = &mut self.running[index];
+        let Some(loaded) = self.models.get(sequence.model_key()) else {
+            sequence.fail(EngineError::NotLoaded);
+            return;
+        };
+        let chunk = self.options.prefill_chunk;
+        let model = loaded.model.as_ref();
+        // Inside the kernels' thread pool, so that no operation has to hand its work over and wait.
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            headstart_kernels::in_pool(|| sequence.step(model, chunk))
+        }));
+        let error = match outcome {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(_) => EngineError::Compute("an internal error; the log has the details".into()),
+        };
+        tracing::error!(model = sequence.model_key(), %error, "request failed");
+        sequence.fail(error);
+    }
+
+    /// Lets go of finished requests.
+    fn retire(&mut self) {
+        let shared = &self.shared;
+        self.running.retain(|sequence| {
+            let done = sequence.phase() == Phase::Done;
+            if done {
+                let millis = sequence.age().as_millis() as u64;
+                let typical = shared.typical_millis.load(Ordering::Relaxed);
+                let smoothed = if typical == 0 { millis } else { (typical * 7 + millis) / 8 };
+                shared.typical_millis.store(smoothed, Ordering::Relaxed);
+            }
+            !done
+        });
+        self.shared.running.store(self.running.len(), Ordering::Relaxed);
+        self.unload_idle();
+    }
+}

@@ -1,0 +1,111 @@
+//! Request bodies: JSON whose mistakes are named with their place.
+
+use std::time::Instant;
+
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, Request},
+};
+use serde::de::DeserializeOwned;
+
+use super::error::ApiError;
+
+/// A request body that is to be JSON, and when its request arrived. Any content type is taken: many scripts send none.
+#[derive(Debug)]
+pub(super) struct RawBody {
+    bytes: Bytes,
+    /// The zero of all the request's times.
+    pub(super) arrived: Instant,
+}
+
+impl RawBody {
+    /// Parses the body as `T`; fields that `T` does not know are ignored.
+    pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        parse(&self.bytes)
+    }
+}
+
+impl<S: Send + Sync> FromRequest<S> for RawBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
+        let arrived = Instant::now();
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
+            if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
+                ApiError::too_large(format!(
+                    "The request body is larger than {} MiB.",
+                    super::MAX_BODY_BYTES >> 20
+                ))
+            } else {
+                ApiError::bad_request(format!("The request body could not be read: {}.", rejection.body_text()))
+            }
+        })?;
+        Ok(Self { bytes, arrived })
+    }
+}
+
+/// Parses JSON; a mistake in the syntax is named by line and column, a wrong value by its path.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(ApiError::bad_request("The request body is empty; expected a JSON object."));
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.into_inner();
+        let text = inner.to_string();
+        if inner.is_data() {
+            let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+            if path == "." {
+                ApiError::bad_request(format!("The request is wrong: {what}."))
+            } else {
+                ApiError::bad_field(&path, format!("The field \"{path}\" is wrong: {what}."))
+            }
+        } else {
+            ApiError::bad_request(format!("The request body is not valid JSON: {text}."))
+        }
+    })?;
+    deserializer
+        .end()
+        .map_err(|error| ApiError::bad_request(format!("The request body is not valid JSON: {error}.")))?;
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code)]
+    struct Body {
+        model: String,
+        options: Option<Options>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code)]
+    struct Options {
+        top_k: u32,
+    }
+
+    fn message(text: &str) -> String {
+        parse::<Body>(text.as_bytes()).unwrap_err().message().to_string()
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_place() {
+        assert!(message("").contains("empty"));
+        assert!(message("{\"model\": \"a\",\n  oops}").contains("line 2"));
+        assert!(message("{\"model\": 3}").contains("\"model\""));
+        assert!(message("{\"model\": \"a\", \"options\": {\"top_k\": \"x\"}}").contains("options.top_k"));
+        assert!(message("{}").contains("missing field `model`"));
+        assert!(message("{\"model\": \"a\"} trailing").contains("trailing"));
+        assert!(message("[1]").contains("wrong"));
+        assert!(message("\u{feff}{}").contains("JSON"));
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(message(&deep).contains("recursion"), "{}", message(&deep));
+        assert!(parse::<Body>(b"{\"model\": \"a\", \"unknown\": [1, 2]}").is_ok());
+    }
+}

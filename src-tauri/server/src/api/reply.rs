@@ -1,0 +1,115 @@
+//! From a generation to a reply: one JSON object or an event stream, in the shape of either endpoint.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Json,
+    response::{IntoResponse, Response},
+};
+use headstart_engine::{
+    error::EngineError,
+    request::{FinishReason, GeneratedToken, GenerationEvent, GenerationRequest},
+    scheduler::ModelInfo,
+    tokenizer::Tokenizer,
+};
+use serde_json::Value;
+
+use super::{error::ApiError, params::GenerationParams, stream, usage::usage};
+use crate::{library::ModelEntry, state::AppState};
+
+/// A generation ready to run.
+#[derive(Debug)]
+pub(super) struct Job {
+    request: GenerationRequest,
+    tokenizer: Arc<Tokenizer>,
+    stream: bool,
+    include_usage: bool,
+}
+
+impl Job {
+    /// Resolves the parameters for this model and prompt: the one place where both endpoints do so.
+    ///
+    /// # Errors
+    /// 400 when a parameter is out of its range.
+    pub(super) fn new(
+        state: &AppState,
+        entry: &ModelEntry,
+        model: &ModelInfo,
+        params: &GenerationParams,
+        prompt_tokens: Vec<u32>,
+        logprobs: Option<usize>,
+        arrived: Instant,
+    ) -> Result<Self, ApiError> {
+        if prompt_tokens.len() >= model.context_length {
+            return Err(EngineError::ContextOverflow {
+                prompt_tokens: prompt_tokens.len(),
+                context_length: model.context_length,
+            }
+            .into());
+        }
+        Ok(Self {
+            request: GenerationRequest {
+                model: state.model_spec(entry),
+                prompt_tokens,
+                sampling: params.sampling(&state.sampling_defaults(entry), logprobs, model.vocab_size)?,
+                stop_strings: params.stop_strings(),
+                stop_ids: params.stop_ids(model.tokenizer.stop_ids()),
+                max_tokens: params.max_tokens()?,
+                show_special_tokens: params.shows_special_tokens(),
+                arrived,
+            },
+            tokenizer: model.tokenizer.clone(),
+            stream: params.streams(),
+            include_usage: params.includes_usage(),
+        })
+    }
+}
+
+/// The shape of one endpoint's objects.
+pub(super) trait Shape: Send + 'static {
+    /// The chunk that opens a stream, if there is one.
+    fn opening(&mut self) -> Option<Value>;
+    /// A chunk with text.
+    fn delta(&mut self, text: &str, tokens: &[GeneratedToken], tokenizer: &Tokenizer) -> Value;
+    /// An empty chunk: a sign of life.
+    fn idle(&mut self) -> Value;
+    /// The chunk that ends the answer.
+    fn closing(&mut self, reason: &str) -> Value;
+    /// The chunk that carries the usage.
+    fn usage_chunk(&mut self, usage: Value) -> Value;
+    /// The whole reply.
+    fn whole(&mut self, text: String, tokens: &[GeneratedToken], tokenizer: &Tokenizer, reason: &str, usage: Value) -> Value;
+}
+
+/// The API's word for why an answer ended.
+pub(super) fn reason_name(reason: &FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop(_) => "stop",
+        FinishReason::Length => "length",
+    }
+}
+
+/// Runs the job and answers in its form.
+pub(super) async fn reply(state: &AppState, job: Job, mut shape: impl Shape) -> Result<Response, ApiError> {
+    let mut events = state.engine().submit(job.request)?;
+    if job.stream {
+        return Ok(stream::event_stream(state, events, job.tokenizer, job.include_usage, shape));
+    }
+    let mut answer = String::new();
+    let mut all_tokens = Vec::new();
+    while let Some(event) = events.next().await {
+        match event {
+            GenerationEvent::Admitted | GenerationEvent::Prefill { .. } => {}
+            GenerationEvent::Text { text, tokens } => {
+                answer.push_str(&text);
+                all_tokens.extend(tokens);
+            }
+            GenerationEvent::Finished { reason, usage: counts } => {
+                let body = shape.whole(answer, &all_tokens, &job.tokenizer, reason_name(&reason), usage(&counts));
+                return Ok(Json(body).into_response());
+            }
+            GenerationEvent::Failed(error) => return Err(error.into()),
+        }
+    }
+    Err(ApiError::internal("The engine stopped in the middle of the answer."))
+}

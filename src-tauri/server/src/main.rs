@@ -1,0 +1,5 @@
+//! The command line `headstart`.
+
+fn main() -> std::process::ExitCode {
+    headstart_server::cli::main()
+}

@@ -1,0 +1,4 @@
+//! Helpers of the whole-system tests.
+
+pub mod golden;
+pub mod locate;
