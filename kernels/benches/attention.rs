@@ -15,7 +15,14 @@ fn bench(c: &mut Criterion) {
     for path in CpuPath::ALL.into_iter().rev().filter(|p| p.available()) {
         for dtype in [DType::F32, DType::BF16, DType::F16] {
             let mut group = c.benchmark_group(format!("{path}/{dtype:?}"));
-            for (queries, keys) in [(512, 512), (512, 4096), (4096, 4096), (1, 512), (1, 4096), (4, 4096)] {
+            for (queries, keys) in [
+                (512, 512),
+                (512, 4096),
+                (4096, 4096),
+                (1, 512),
+                (1, 4096),
+                (4, 4096),
+            ] {
                 let random = |shape| -> candle_core::Result<Tensor> {
                     Tensor::rand(-1f32, 1f32, shape, &Device::Cpu)?.to_dtype(dtype)
                 };
@@ -24,7 +31,9 @@ fn bench(c: &mut Criterion) {
                     random((KV_HEADS, keys + 64, DIM)).and_then(|t| t.narrow(1, 0, keys)),
                     random((KV_HEADS, keys + 64, DIM)).and_then(|t| t.narrow(1, 0, keys)),
                 );
-                let (Ok(q), Ok(k), Ok(v)) = tensors else { continue };
+                let (Ok(q), Ok(k), Ok(v)) = tensors else {
+                    continue;
+                };
                 let k_positions: Vec<u32> = (0..keys as u32).collect();
                 let q_positions = &k_positions[keys - queries..];
                 let seen: u64 = q_positions.iter().map(|&p| u64::from(p) + 1).sum();
@@ -38,7 +47,8 @@ fn bench(c: &mut Criterion) {
                         let run = || {
                             let start = Instant::now();
                             for _ in 0..iterations {
-                                let out = attention(&q, &k, &v, q_positions, &k_positions, 0.125, None);
+                                let out =
+                                    attention(&q, &k, &v, q_positions, &k_positions, 0.125, None);
                                 assert!(out.is_ok());
                             }
                             start.elapsed()

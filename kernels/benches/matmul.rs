@@ -12,21 +12,34 @@ const SHAPES: [(usize, usize); 4] = [(960, 576), (576, 576), (3072, 576), (576, 
 /// Weights of random codes and small scales: the time does not depend on the values, as long as they are finite.
 fn matrix(quant: GgufQuant, n: usize, k: usize) -> Option<PackedMatrix> {
     let bytes = n * (k / quant.block_len()) * quant.block_bytes();
-    let bytes: Vec<u8> = (0..bytes as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 & 0x3b).collect();
+    let bytes: Vec<u8> = (0..bytes as u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 & 0x3b)
+        .collect();
     PackedMatrix::from_gguf(quant, &bytes, n, k).ok()
 }
 
 fn values(n: usize) -> Vec<f32> {
-    (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
+    (0..n as u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 23) as f32 - 1.0)
+        .collect()
 }
 
 fn one_layer(c: &mut Criterion, path: CpuPath, quant: GgufQuant) {
-    let layer: Vec<_> = SHAPES.iter().filter_map(|&(n, k)| matrix(quant, n, k)).collect();
+    let layer: Vec<_> = SHAPES
+        .iter()
+        .filter_map(|&(n, k)| matrix(quant, n, k))
+        .collect();
     let macs: usize = layer.iter().map(|w| w.n() * w.k()).sum();
     // As many copies as do not fit in the caches, so that decoding reads memory.
     let copies = if layer.is_empty() { 0 } else { 40 };
-    let layers: Vec<_> =
-        (0..copies).map(|_| SHAPES.iter().filter_map(|&(n, k)| matrix(quant, n, k)).collect::<Vec<_>>()).collect();
+    let layers: Vec<_> = (0..copies)
+        .map(|_| {
+            SHAPES
+                .iter()
+                .filter_map(|&(n, k)| matrix(quant, n, k))
+                .collect::<Vec<_>>()
+        })
+        .collect();
     let mut group = c.benchmark_group(format!("{path}/{quant:?}"));
     for m in [1, 2, 4, 8, 64, 512] {
         let x = values(m * 1536);

@@ -23,7 +23,13 @@ pub enum CpuPath {
 
 impl CpuPath {
     /// Every path, whether or not this processor has it.
-    pub const ALL: [Self; 5] = [Self::Portable, Self::Neon, Self::NeonDot, Self::Avx2, Self::Avx512];
+    pub const ALL: [Self; 5] = [
+        Self::Portable,
+        Self::Neon,
+        Self::NeonDot,
+        Self::Avx2,
+        Self::Avx512,
+    ];
 
     /// Whether this processor can run the path.
     pub fn available(self) -> bool {
@@ -35,7 +41,9 @@ impl CpuPath {
             Self::NeonDot => std::arch::is_aarch64_feature_detected!("dotprod"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => {
-                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => {

@@ -102,8 +102,18 @@ mod tests {
                 "{value} ({bits:#x})"
             );
         }
-        for value in [f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -0.0, f32::NAN, f32::MIN_POSITIVE] {
-            assert_eq!(<bf16 as Element>::from_f32(value).to_bits(), bf16::from_f32(value).to_bits());
+        for value in [
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::MAX,
+            -0.0,
+            f32::NAN,
+            f32::MIN_POSITIVE,
+        ] {
+            assert_eq!(
+                <bf16 as Element>::from_f32(value).to_bits(),
+                bf16::from_f32(value).to_bits()
+            );
         }
     }
 }

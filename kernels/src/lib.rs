@@ -13,8 +13,8 @@ mod element;
 pub mod norm;
 pub mod quantized;
 pub mod rope;
-pub mod swiglu;
 mod simd;
+pub mod swiglu;
 mod tensor;
 #[cfg(test)]
 mod testing;

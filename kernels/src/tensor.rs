@@ -20,7 +20,9 @@ macro_rules! for_element {
                 type $T = half::bf16;
                 $body
             }
-            other => candle_core::bail!("this operation takes f32, f16 or bf16, got {other:?}; convert the tensor first"),
+            other => candle_core::bail!(
+                "this operation takes f32, f16 or bf16, got {other:?}; convert the tensor first"
+            ),
         }
     };
 }
@@ -34,12 +36,17 @@ pub(crate) fn with_storage<T: Element, R>(
     let (storage, layout) = tensor.storage_and_layout();
     match &*storage {
         Storage::Cpu(cpu) => f(cpu.as_slice::<T>()?, layout),
-        _ => Err(Error::Msg("a CPU kernel was given a tensor of another device".into())),
+        _ => Err(Error::Msg(
+            "a CPU kernel was given a tensor of another device".into(),
+        )),
     }
 }
 
 /// Calls `f` with the elements of a CPU tensor in row-major order; they are copied only if they do not lie so.
-pub(crate) fn with_slice<T: Element, R>(tensor: &Tensor, f: impl FnOnce(&[T]) -> Result<R>) -> Result<R> {
+pub(crate) fn with_slice<T: Element, R>(
+    tensor: &Tensor,
+    f: impl FnOnce(&[T]) -> Result<R>,
+) -> Result<R> {
     let tensor = tensor.contiguous()?;
     with_storage::<T, R>(&tensor, |data, layout| {
         let start = layout.start_offset();
@@ -48,14 +55,20 @@ pub(crate) fn with_slice<T: Element, R>(tensor: &Tensor, f: impl FnOnce(&[T]) ->
 }
 
 /// A CPU tensor that takes `values` over without a copy.
-pub(crate) fn from_values<T: Element>(values: Vec<T>, shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
+pub(crate) fn from_values<T: Element>(
+    values: Vec<T>,
+    shape: impl Into<candle_core::Shape>,
+) -> Result<Tensor> {
     Tensor::from_vec(values, shape, &Device::Cpu)
 }
 
 /// Fails unless `other` has `dtype`.
 pub(crate) fn check_dtype(what: &str, dtype: DType, other: &Tensor) -> Result<()> {
     if other.dtype() != dtype {
-        candle_core::bail!("{what} is {:?} where {dtype:?} is needed; convert it first", other.dtype());
+        candle_core::bail!(
+            "{what} is {:?} where {dtype:?} is needed; convert it first",
+            other.dtype()
+        );
     }
     Ok(())
 }

@@ -27,23 +27,42 @@ pub(crate) fn values(n: usize, seed: u64) -> Vec<f32> {
 
 /// A CPU tensor of [`values`] times `scale`.
 pub(crate) fn tensor(shape: &[usize], seed: u64, scale: f32, dtype: DType) -> Tensor {
-    let values: Vec<f32> = values(shape.iter().product(), seed).iter().map(|v| v * scale).collect();
-    Tensor::from_vec(values, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+    let values: Vec<f32> = values(shape.iter().product(), seed)
+        .iter()
+        .map(|v| v * scale)
+        .collect();
+    Tensor::from_vec(values, shape, &Device::Cpu)
+        .unwrap()
+        .to_dtype(dtype)
+        .unwrap()
 }
 
 /// The elements of a tensor in row-major order.
 pub(crate) fn to_f64(tensor: &Tensor) -> Vec<f64> {
-    tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    tensor
+        .to_dtype(DType::F64)
+        .unwrap()
+        .flatten_all()
+        .unwrap()
+        .to_vec1()
+        .unwrap()
 }
 
 /// The dtypes that every operation takes, with the relative size of one rounding (f32: of a few sums).
-pub(crate) const DTYPES: [(DType, f64); 3] = [(DType::F32, 3e-6), (DType::F16, 1.1e-3), (DType::BF16, 8.5e-3)];
+pub(crate) const DTYPES: [(DType, f64); 3] = [
+    (DType::F32, 3e-6),
+    (DType::F16, 1.1e-3),
+    (DType::BF16, 8.5e-3),
+];
 
 /// Fails unless `have` is within `step` of `want`, relative to magnitudes above `least`.
 pub(crate) fn assert_close(what: &str, have: &Tensor, want: &[f64], step: f64, least: f64) {
     let have = to_f64(have);
     assert_eq!(have.len(), want.len(), "{what}");
     for (i, (have, want)) in have.iter().zip(want).enumerate() {
-        assert!((have - want).abs() <= step * want.abs().max(least), "{what}, element {i}: {have}, not {want}");
+        assert!(
+            (have - want).abs() <= step * want.abs().max(least),
+            "{what}, element {i}: {have}, not {want}"
+        );
     }
 }

@@ -58,7 +58,8 @@ impl Golden {
 /// When the shapes differ or a value is not finite.
 pub fn max_difference(found: &Tensor, expected: &Tensor) -> f32 {
     assert_eq!(found.dims(), expected.dims());
-    let difference = (found - expected).and_then(|d| d.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>());
+    let difference =
+        (found - expected).and_then(|d| d.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>());
     match difference {
         Ok(difference) => {
             assert!(difference.is_finite());

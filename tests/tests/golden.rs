@@ -20,7 +20,10 @@ fn load(name: &str) -> (Box<dyn Model>, Golden) {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    let model = Checkpoint::open(&folder).unwrap().load(&Device::Cpu, &options).unwrap();
+    let model = Checkpoint::open(&folder)
+        .unwrap()
+        .load(&Device::Cpu, &options)
+        .unwrap();
     (model, Golden::read(&folder.join("golden.safetensors")))
 }
 
@@ -48,10 +51,18 @@ fn full_forward_equals_transformers() {
         let (model, golden) = load(name);
         for length in [1, 5, 70, 150] {
             let ids = golden.ids(&format!("ids_{length}"));
-            let logits = forward(model.as_ref(), &mut model.new_cache(), &ids, &Positions::contiguous(0, length));
+            let logits = forward(
+                model.as_ref(),
+                &mut model.new_cache(),
+                &ids,
+                &Positions::contiguous(0, length),
+            );
             let difference = max_difference(&logits, golden.tensor(&format!("logits_{length}")));
             println!("{name}, {length} tokens: {difference:e}");
-            assert!(difference < TOLERANCE, "{name}, {length} tokens: {difference}");
+            assert!(
+                difference < TOLERANCE,
+                "{name}, {length} tokens: {difference}"
+            );
         }
     }
 }
@@ -62,14 +73,28 @@ fn chunked_prefill_and_decode_equal_the_full_forward() {
         let (model, golden) = load(name);
         let expected = golden.tensor("logits_150");
         let ids = golden.ids("ids_150");
-        for chunks in [vec![150], vec![64, 64, 22], vec![1, 99, 3, 47], vec![100, 1, 1, 1, 40, 1, 6]] {
+        for chunks in [
+            vec![150],
+            vec![64, 64, 22],
+            vec![1, 99, 3, 47],
+            vec![100, 1, 1, 1, 40, 1, 6],
+        ] {
             let mut cache = model.new_cache();
             let mut start = 0;
             for chunk in chunks {
                 let positions = Positions::contiguous(start as u32, chunk);
-                let logits = forward(model.as_ref(), &mut cache, &ids[start..start + chunk], &positions);
-                let difference = max_difference(&logits, &expected.narrow(0, start, chunk).unwrap());
-                assert!(difference < TOLERANCE, "{name}, {chunk} tokens at {start}: {difference}");
+                let logits = forward(
+                    model.as_ref(),
+                    &mut cache,
+                    &ids[start..start + chunk],
+                    &positions,
+                );
+                let difference =
+                    max_difference(&logits, &expected.narrow(0, start, chunk).unwrap());
+                assert!(
+                    difference < TOLERANCE,
+                    "{name}, {chunk} tokens at {start}: {difference}"
+                );
                 start += chunk;
             }
             assert_eq!(cache.token_count(), Ok(150));
@@ -85,7 +110,12 @@ fn greedy_decoding_equals_transformers() {
         let expected = golden.ids("greedy_tokens");
         let mut cache = model.new_cache();
         let (first, second) = prompt.split_at(17);
-        forward(model.as_ref(), &mut cache, first, &Positions::contiguous(0, first.len()));
+        forward(
+            model.as_ref(),
+            &mut cache,
+            first,
+            &Positions::contiguous(0, first.len()),
+        );
         let logits = forward(
             model.as_ref(),
             &mut cache,
@@ -96,9 +126,12 @@ fn greedy_decoding_equals_transformers() {
         for (step, token) in expected.iter().enumerate() {
             assert_eq!(argmax(&row), *token, "{name}, step {step}");
             let positions = Positions::contiguous((prompt.len() + step) as u32, 1);
-            row = forward(model.as_ref(), &mut cache, &[*token], &positions).get(0).unwrap();
+            row = forward(model.as_ref(), &mut cache, &[*token], &positions)
+                .get(0)
+                .unwrap();
             // The golden row of a step is the one after its token.
-            let difference = max_difference(&row, &golden.tensor("greedy_logits").get(step).unwrap());
+            let difference =
+                max_difference(&row, &golden.tensor("greedy_logits").get(step).unwrap());
             assert!(difference < TOLERANCE, "{name}, step {step}: {difference}");
         }
     }
@@ -113,13 +146,21 @@ fn sparse_prefill_keeps_true_positions() {
         let selected = golden.ids("sparse_selected");
         let tokens: Vec<u32> = selected.iter().map(|i| ids[*i as usize]).collect();
         let mut cache = model.new_cache();
-        let logits = forward(model.as_ref(), &mut cache, &tokens, &Positions::selected(selected).unwrap());
+        let logits = forward(
+            model.as_ref(),
+            &mut cache,
+            &tokens,
+            &Positions::selected(selected).unwrap(),
+        );
         let difference = max_difference(&logits, golden.tensor("sparse_logits"));
         assert!(difference < TOLERANCE, "{name}: {difference}");
         for (step, token) in golden.ids("sparse_tokens").into_iter().enumerate() {
             let positions = Positions::contiguous(120 + step as u32, 1);
             let row = forward(model.as_ref(), &mut cache, &[token], &positions);
-            let expected = golden.tensor("sparse_step_logits").narrow(0, step, 1).unwrap();
+            let expected = golden
+                .tensor("sparse_step_logits")
+                .narrow(0, step, 1)
+                .unwrap();
             let difference = max_difference(&row, &expected);
             assert!(difference < TOLERANCE, "{name}, step {step}: {difference}");
         }
@@ -134,13 +175,23 @@ fn restoring_a_snapshot_equals_never_having_stopped() {
         let (model, golden) = load(name);
         let ids = golden.ids("ids_150");
         let mut cache = model.new_cache();
-        forward(model.as_ref(), &mut cache, &ids[..80], &Positions::contiguous(0, 80));
+        forward(
+            model.as_ref(),
+            &mut cache,
+            &ids[..80],
+            &Positions::contiguous(0, 80),
+        );
         let snapshot = cache.snapshot().unwrap();
         let rest = Positions::contiguous(80, 70);
         let straight = forward(model.as_ref(), &mut cache, &ids[80..], &rest);
         // Something else runs in between, in this cache and, restored, in another one.
         cache.trim(10);
-        forward(model.as_ref(), &mut cache, &ids[..50], &Positions::contiguous(10, 50));
+        forward(
+            model.as_ref(),
+            &mut cache,
+            &ids[..50],
+            &Positions::contiguous(10, 50),
+        );
         for mut cache in [cache, model.new_cache()] {
             cache.restore(&snapshot).unwrap();
             let again = forward(model.as_ref(), &mut cache, &ids[80..], &rest);
@@ -157,7 +208,10 @@ fn low_precision_stays_low() {
                 dtype: Some(dtype),
                 ..LoadOptions::default()
             };
-            let model = Checkpoint::open(&fixtures().join(name)).unwrap().load(&Device::Cpu, &options).unwrap();
+            let model = Checkpoint::open(&fixtures().join(name))
+                .unwrap()
+                .load(&Device::Cpu, &options)
+                .unwrap();
             let golden = Golden::read(&fixtures().join(name).join("golden.safetensors"));
             let mut cache = model.new_cache();
             // A cache of the model's dtype refuses wider keys and values, so a widened path fails here.
@@ -166,12 +220,20 @@ fn low_precision_stays_low() {
             forward(model.as_ref(), &mut cache, &tokens, &positions);
             assert_eq!(cache.bytes(), model.cache_bytes_per_token() * 256);
             let ids = golden.ids("ids_70");
-            let logits = forward(model.as_ref(), &mut model.new_cache(), &ids, &Positions::contiguous(0, 70));
+            let logits = forward(
+                model.as_ref(),
+                &mut model.new_cache(),
+                &ids,
+                &Positions::contiguous(0, 70),
+            );
             let expected = golden.tensor("logits_70");
             let largest = max_difference(expected, &expected.zeros_like().unwrap());
             let difference = max_difference(&logits, expected);
             // bf16 keeps 8 bits: a few roundings of the largest value.
-            assert!(difference < 0.03 * largest, "{name} in {dtype:?}: {difference} of {largest}");
+            assert!(
+                difference < 0.03 * largest,
+                "{name} in {dtype:?}: {difference} of {largest}"
+            );
         }
     }
 }
@@ -181,7 +243,12 @@ fn wrong_input_is_refused_and_leaves_the_cache_alone() {
     let (model, golden) = load("llama-tiny");
     let ids = golden.ids("ids_5");
     let mut cache = model.new_cache();
-    forward(model.as_ref(), &mut cache, &ids, &Positions::contiguous(0, 5));
+    forward(
+        model.as_ref(),
+        &mut cache,
+        &ids,
+        &Positions::contiguous(0, 5),
+    );
     let mut refuse = |tokens: &[u32], positions: Positions| {
         let input = ForwardInput {
             tokens,

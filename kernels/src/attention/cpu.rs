@@ -70,7 +70,10 @@ impl<T: Element> Call<'_, T> {
         let rows = queries.flat_map(|query| (0..group).map(move |g| (query, kv * group + g)));
         for ((query, head), to) in rows.zip(into.chunks_exact_mut(self.shape.padded())) {
             let (to, pad) = to.split_at_mut(dim);
-            T::widen(&self.q[(query * self.shape.heads + head) * dim..][..dim], to);
+            T::widen(
+                &self.q[(query * self.shape.heads + head) * dim..][..dim],
+                to,
+            );
             to.iter_mut().for_each(|v| *v *= self.shape.scale);
             pad.fill(0.0);
         }
@@ -90,8 +93,19 @@ pub fn attention_slice<T: Element>(
     shape: &AttentionShape,
     out: &mut [T],
 ) {
-    let seen: Vec<_> = q_positions.iter().map(|&p| visible(k_positions, p, shape.window)).collect();
-    let call = Call { q, k, v, k_positions, seen: &seen, shape, path: CpuPath::current() };
+    let seen: Vec<_> = q_positions
+        .iter()
+        .map(|&p| visible(k_positions, p, shape.window))
+        .collect();
+    let call = Call {
+        q,
+        k,
+        v,
+        k_positions,
+        seen: &seen,
+        shape,
+        path: CpuPath::current(),
+    };
     if q_positions.len() <= FEW_QUERIES {
         decode::attention(&call, out);
     } else {
@@ -117,13 +131,31 @@ unsafe fn multiply_add<S: Simd + crate::quantized::BlockDot>(
             let a = a.add(row * a_stride);
             let c = c.add(row * c_stride);
             if S::ROWS == 8 && rows - row >= 8 {
-                multiply_add_rows::<S, 8>((a, a_stride), (b, b_stride), (c, c_stride), depth, columns);
+                multiply_add_rows::<S, 8>(
+                    (a, a_stride),
+                    (b, b_stride),
+                    (c, c_stride),
+                    depth,
+                    columns,
+                );
                 row += 8;
             } else if rows - row >= 4 {
-                multiply_add_rows::<S, 4>((a, a_stride), (b, b_stride), (c, c_stride), depth, columns);
+                multiply_add_rows::<S, 4>(
+                    (a, a_stride),
+                    (b, b_stride),
+                    (c, c_stride),
+                    depth,
+                    columns,
+                );
                 row += 4;
             } else {
-                multiply_add_rows::<S, 1>((a, a_stride), (b, b_stride), (c, c_stride), depth, columns);
+                multiply_add_rows::<S, 1>(
+                    (a, a_stride),
+                    (b, b_stride),
+                    (c, c_stride),
+                    depth,
+                    columns,
+                );
                 row += 1;
             }
         }

@@ -62,7 +62,13 @@ pub fn attention(
     if !q.device().is_cpu() {
         return stock::attention(q, k, v, q_positions, k_positions, scale, window);
     }
-    let dense_rows = |t: &Tensor| if t.stride()[2] == 1 { Ok(t.clone()) } else { t.contiguous() };
+    let dense_rows = |t: &Tensor| {
+        if t.stride()[2] == 1 {
+            Ok(t.clone())
+        } else {
+            t.contiguous()
+        }
+    };
     let (k, v) = (dense_rows(k)?, dense_rows(v)?);
     for_element!(q.dtype(), T => with_slice::<T, _>(q, |q| {
         with_storage::<T, _>(&k, |k_data, k_layout| with_storage::<T, _>(&v, |v_data, v_layout| {
@@ -92,7 +98,11 @@ pub fn attention(
 }
 
 /// The half-open range of key indices that a query at `position` sees; `k_positions` ascends.
-pub(crate) fn visible(k_positions: &[u32], position: u32, window: Option<usize>) -> std::ops::Range<usize> {
+pub(crate) fn visible(
+    k_positions: &[u32],
+    position: u32,
+    window: Option<usize>,
+) -> std::ops::Range<usize> {
     let end = k_positions.partition_point(|&p| p <= position);
     let start = match window {
         Some(window) => k_positions.partition_point(|&p| p as usize + window <= position as usize),
@@ -127,7 +137,13 @@ pub fn reference(
         let row_of = |x: &'_ [f64], key: usize| x[(kv * keys + key) * dim..][..dim].to_vec();
         let scores: Vec<f64> = seen
             .iter()
-            .map(|&key| scale * q.iter().zip(row_of(k, key)).map(|(a, b)| a * b).sum::<f64>())
+            .map(|&key| {
+                scale
+                    * q.iter()
+                        .zip(row_of(k, key))
+                        .map(|(a, b)| a * b)
+                        .sum::<f64>()
+            })
             .collect();
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();

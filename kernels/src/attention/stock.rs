@@ -41,11 +41,16 @@ pub(super) fn attention(
             .reshape((len, kv_heads, group, dim))?
             .permute((1, 2, 0, 3))?
             .reshape((kv_heads, group * len, dim))?;
-        let scores = tile.contiguous()?.matmul(&k.t()?.contiguous()?)?.to_dtype(DType::F32)?;
+        let scores = tile
+            .contiguous()?
+            .matmul(&k.t()?.contiguous()?)?
+            .to_dtype(DType::F32)?;
         let scores = (scores * f64::from(scale))?
             .reshape((kv_heads * group, len, keys))?
             .broadcast_add(&mask)?;
-        let exp = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
+        let exp = scores
+            .broadcast_sub(&scores.max_keepdim(D::Minus1)?)?
+            .exp()?;
         let weights = exp.broadcast_div(&exp.sum_keepdim(D::Minus1)?)?;
         let out = weights
             .reshape((kv_heads, group * len, keys))?

@@ -15,15 +15,36 @@ const TASK: usize = 1 << 15;
 /// If the lengths do not fit.
 pub fn rms_norm_slice<T: Element>(x: &[T], weight: &[T], eps: f32, out: &mut [T]) {
     let k = weight.len();
-    assert!(x.len() == out.len() && x.len() % k == 0, "rms_norm: slices of the wrong lengths");
+    assert!(
+        x.len() == out.len() && x.len() % k == 0,
+        "rms_norm: slices of the wrong lengths"
+    );
     let path = CpuPath::current();
     let span = (TASK / k).max(1) * k;
     if x.len() <= span {
-        return dispatch(path, RmsNorm { x, weight, eps, out });
+        return dispatch(
+            path,
+            RmsNorm {
+                x,
+                weight,
+                eps,
+                out,
+            },
+        );
     }
     x.par_chunks(span)
         .zip(out.par_chunks_mut(span))
-        .for_each(|(x, out)| dispatch(path, RmsNorm { x, weight, eps, out }));
+        .for_each(|(x, out)| {
+            dispatch(
+                path,
+                RmsNorm {
+                    x,
+                    weight,
+                    eps,
+                    out,
+                },
+            )
+        });
 }
 
 /// Residual sum, then RMSNorm of it, on rows of `weight.len()` values.
@@ -40,12 +61,30 @@ pub fn add_rms_norm_slice<T: Element>(
 ) {
     let k = weight.len();
     let fits = x.len() == residual.len() && x.len() == sum.len() && x.len() == normed.len();
-    assert!(fits && x.len() % k == 0, "add_rms_norm: slices of the wrong lengths");
+    assert!(
+        fits && x.len() % k == 0,
+        "add_rms_norm: slices of the wrong lengths"
+    );
     let path = CpuPath::current();
     let span = (TASK / k).max(1) * k;
     let work = |(((x, residual), sum), out): (((&[T], &[T]), &mut [T]), &mut [T])| {
-        dispatch(path, Add { x, residual, out: sum });
-        dispatch(path, RmsNorm { x: sum, weight, eps, out });
+        dispatch(
+            path,
+            Add {
+                x,
+                residual,
+                out: sum,
+            },
+        );
+        dispatch(
+            path,
+            RmsNorm {
+                x: sum,
+                weight,
+                eps,
+                out,
+            },
+        );
     };
     if x.len() <= span {
         return work((((x, residual), sum), normed));
@@ -90,13 +129,19 @@ impl<T: Element> SimdOp for RmsNorm<'_, T> {
                     square += S::sum(*v);
                 }
                 let scale = S::splat(1.0 / (square / k as f32 + self.eps).sqrt());
-                let chunks = x.chunks(CHUNK).zip(self.weight.chunks(CHUNK)).zip(out.chunks_mut(CHUNK));
+                let chunks = x
+                    .chunks(CHUNK)
+                    .zip(self.weight.chunks(CHUNK))
+                    .zip(out.chunks_mut(CHUNK));
                 for ((x, weight), out) in chunks {
                     T::widen(x, &mut a[..x.len()]);
                     T::widen(weight, &mut b[..x.len()]);
                     for i in (0..x.len()).step_by(S::N) {
                         let at = a.as_mut_ptr().add(i);
-                        S::store(at, S::mul(S::mul(S::load(at), scale), S::load(b.as_ptr().add(i))));
+                        S::store(
+                            at,
+                            S::mul(S::mul(S::load(at), scale), S::load(b.as_ptr().add(i))),
+                        );
                     }
                     T::narrow(&a[..x.len()], out);
                 }
@@ -117,7 +162,11 @@ impl<T: Element> SimdOp for Add<'_, T> {
     #[inline(always)]
     unsafe fn run<S: Simd + BlockDot>(self) {
         let (mut a, mut b) = ([0f32; CHUNK], [0f32; CHUNK]);
-        let chunks = self.x.chunks(CHUNK).zip(self.residual.chunks(CHUNK)).zip(self.out.chunks_mut(CHUNK));
+        let chunks = self
+            .x
+            .chunks(CHUNK)
+            .zip(self.residual.chunks(CHUNK))
+            .zip(self.out.chunks_mut(CHUNK));
         for ((x, residual), out) in chunks {
             T::widen(x, &mut a[..x.len()]);
             T::widen(residual, &mut b[..x.len()]);

@@ -35,11 +35,20 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
 ///
 /// # Errors
 /// If shapes or dtypes do not fit, or the dtype is none of f32, f16, bf16.
-pub fn add_rms_norm(x: &Tensor, residual: &Tensor, weight: &Tensor, eps: f32) -> Result<(Tensor, Tensor)> {
+pub fn add_rms_norm(
+    x: &Tensor,
+    residual: &Tensor,
+    weight: &Tensor,
+    eps: f32,
+) -> Result<(Tensor, Tensor)> {
     check(x, weight)?;
     check_dtype("the residual", x.dtype(), residual)?;
     if x.shape() != residual.shape() {
-        candle_core::bail!("add_rms_norm: x is {:?} and the residual is {:?}", x.shape(), residual.shape());
+        candle_core::bail!(
+            "add_rms_norm: x is {:?} and the residual is {:?}",
+            x.shape(),
+            residual.shape()
+        );
     }
     if !x.device().is_cpu() {
         let sum = (x + residual)?;
@@ -62,7 +71,10 @@ fn check(x: &Tensor, weight: &Tensor) -> Result<()> {
     check_dtype("the norm weight", x.dtype(), weight)?;
     let width = x.dim(D::Minus1)?;
     if weight.dims() != [width] || width == 0 {
-        candle_core::bail!("rms_norm: rows of {width} need a weight of shape [{width}], got {:?}", weight.shape());
+        candle_core::bail!(
+            "rms_norm: rows of {width} need a weight of shape [{width}], got {:?}",
+            weight.shape()
+        );
     }
     Ok(())
 }
@@ -71,7 +83,9 @@ fn stock(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
     let wide = x.to_dtype(DType::F32)?;
     let mean = wide.sqr()?.mean_keepdim(D::Minus1)?;
     let normed = wide.broadcast_div(&(mean + f64::from(eps))?.sqrt()?)?;
-    normed.broadcast_mul(&weight.to_dtype(DType::F32)?)?.to_dtype(x.dtype())
+    normed
+        .broadcast_mul(&weight.to_dtype(DType::F32)?)?
+        .to_dtype(x.dtype())
 }
 
 /// The operation in f64 on rows of `weight.len()` values, the measure for every faster version.

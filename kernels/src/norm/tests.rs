@@ -17,22 +17,39 @@ fn matches_the_reference_on_every_path_and_dtype() {
 
                 let (sum, normed) = add_rms_norm(&x, &residual, &weight, 1e-5).unwrap();
                 assert_eq!(to_f64(&sum), to_f64(&(&x + &residual).unwrap()), "{what}");
-                assert_eq!(to_f64(&normed), to_f64(&rms_norm(&sum, &weight, 1e-5).unwrap()), "{what}");
+                assert_eq!(
+                    to_f64(&normed),
+                    to_f64(&rms_norm(&sum, &weight, 1e-5).unwrap()),
+                    "{what}"
+                );
                 assert_eq!((normed.dtype(), sum.dtype()), (dtype, dtype));
             });
-            assert_close("stock", &stock(&x, &weight, 1e-5).unwrap(), &want, step, 1e-3);
+            assert_close(
+                "stock",
+                &stock(&x, &weight, 1e-5).unwrap(),
+                &want,
+                step,
+                1e-3,
+            );
         }
     }
 }
 
 #[test]
 fn a_row_does_not_depend_on_its_neighbours() {
-    let (x, weight) = (tensor(&[200, 576], 1, 1.0, DType::F32), tensor(&[576], 2, 1.0, DType::F32));
+    let (x, weight) = (
+        tensor(&[200, 576], 1, 1.0, DType::F32),
+        tensor(&[576], 2, 1.0, DType::F32),
+    );
     on_every_path(|path| {
         let all = rms_norm(&x, &weight, 1e-6).unwrap();
         for row in [0, 7, 199] {
             let alone = rms_norm(&x.narrow(0, row, 1).unwrap(), &weight, 1e-6).unwrap();
-            assert_eq!(to_f64(&alone), to_f64(&all.narrow(0, row, 1).unwrap()), "{path}");
+            assert_eq!(
+                to_f64(&alone),
+                to_f64(&all.narrow(0, row, 1).unwrap()),
+                "{path}"
+            );
         }
     });
 }
@@ -44,5 +61,10 @@ fn misfits_are_errors() {
     assert!(rms_norm(&x, &tensor(&[5], 1, 1.0, DType::F32), 1e-5).is_err());
     assert!(rms_norm(&x, &weight.to_dtype(DType::F16).unwrap(), 1e-5).is_err());
     assert!(add_rms_norm(&x, &x.narrow(0, 0, 1).unwrap(), &weight, 1e-5).is_err());
-    assert_eq!(rms_norm(&x.narrow(0, 0, 0).unwrap(), &weight, 1e-5).unwrap().dims(), &[0, 6]);
+    assert_eq!(
+        rms_norm(&x.narrow(0, 0, 0).unwrap(), &weight, 1e-5)
+            .unwrap()
+            .dims(),
+        &[0, 6]
+    );
 }

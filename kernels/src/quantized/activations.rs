@@ -47,7 +47,11 @@ impl SimdOp for Quantize<'_> {
             let mut poison = [0f32; 8];
             for i in 0..BLOCK {
                 let magnitude = x[i].abs();
-                lanes[i % 8] = if magnitude > lanes[i % 8] { magnitude } else { lanes[i % 8] };
+                lanes[i % 8] = if magnitude > lanes[i % 8] {
+                    magnitude
+                } else {
+                    lanes[i % 8]
+                };
                 // NaN for a NaN or an infinity, else 0: a broken activation stays visible.
                 poison[i % 8] += x[i] * 0.0;
             }
@@ -64,7 +68,12 @@ impl SimdOp for Quantize<'_> {
             }
             let sum = halves[0] + halves[1];
             *meta = if self.halves {
-                [d, d * sum as f32, d * halves[0] as f32, d * halves[1] as f32]
+                [
+                    d,
+                    d * sum as f32,
+                    d * halves[0] as f32,
+                    d * halves[1] as f32,
+                ]
             } else {
                 [d, d * sum as f32, f32::from_bits(sum as u32), 0.0]
             };

@@ -71,7 +71,9 @@ impl PackedMatrix {
         k: usize,
     ) -> Result<Self> {
         if !matches!(bits, 2 | 3 | 4 | 5 | 6 | 8) || !matches!(group, 32 | 64 | 128) {
-            candle_core::bail!("affine weights have 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128, not {bits} in {group}");
+            candle_core::bail!(
+                "affine weights have 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128, not {bits} in {group}"
+            );
         }
         if n == 0 || k == 0 || k % group != 0 {
             candle_core::bail!("an affine matrix [{n}, {k}] needs rows of whole groups of {group}");
@@ -92,36 +94,57 @@ impl PackedMatrix {
         }
         let ty = scales.ty();
         if biases.ty() != ty {
-            candle_core::bail!("affine scales are {:?} and biases {:?}", scales.dtype(), biases.dtype());
+            candle_core::bail!(
+                "affine scales are {:?} and biases {:?}",
+                scales.dtype(),
+                biases.dtype()
+            );
         }
         // Codes of 8 bits are kept signed, as every other 8-bit format's.
         let offset = if bits == 8 { -128 } else { 0 };
-        let format = Format { bits, blocks: group / BLOCK, scales: Scales::Affine { ty, offset } };
+        let format = Format {
+            bits,
+            blocks: group / BLOCK,
+            scales: Scales::Affine {
+                ty,
+                offset,
+                mlx: true,
+            },
+        };
         let record_bytes = format.record_bytes();
         let mut data = vec![0; n.div_ceil(TILE) * groups * record_bytes];
-        data.par_chunks_exact_mut(groups * record_bytes).enumerate().for_each(|(tile, out)| {
-            for (g, record) in out.chunks_exact_mut(record_bytes).enumerate() {
-                let (header, packed) = record.split_at_mut(format.header_bytes());
-                for (block, packed) in packed.chunks_exact_mut(format.block_bytes()).enumerate() {
-                    let mut codes = [[0u8; BLOCK]; TILE];
-                    for (column, codes) in codes.iter_mut().enumerate().take(n - tile * TILE) {
-                        let row = tile * TILE + column;
-                        let words = &words[row * row_words..][..row_words];
-                        let first = g * group + block * BLOCK;
-                        for (i, code) in codes.iter_mut().enumerate() {
-                            *code = bits_at(words, (first + i) * bits as usize, bits);
-                            if bits == 8 {
-                                *code ^= 0x80;
+        data.par_chunks_exact_mut(groups * record_bytes)
+            .enumerate()
+            .for_each(|(tile, out)| {
+                for (g, record) in out.chunks_exact_mut(record_bytes).enumerate() {
+                    let (header, packed) = record.split_at_mut(format.header_bytes());
+                    for (block, packed) in packed.chunks_exact_mut(format.block_bytes()).enumerate()
+                    {
+                        let mut codes = [[0u8; BLOCK]; TILE];
+                        for (column, codes) in codes.iter_mut().enumerate().take(n - tile * TILE) {
+                            let row = tile * TILE + column;
+                            let words = &words[row * row_words..][..row_words];
+                            let first = g * group + block * BLOCK;
+                            for (i, code) in codes.iter_mut().enumerate() {
+                                *code = bits_at(words, (first + i) * bits as usize, bits);
+                                if bits == 8 {
+                                    *code ^= 0x80;
+                                }
                             }
+                            scales::store(ty, header, column, scales.get(row * groups + g));
+                            scales::store(ty, header, TILE + column, biases.get(row * groups + g));
                         }
-                        scales::store(ty, header, column, scales.get(row * groups + g));
-                        scales::store(ty, header, TILE + column, biases.get(row * groups + g));
+                        codes::pack(bits, &codes, packed);
                     }
-                    codes::pack(bits, &codes, packed);
                 }
-            }
-        });
-        Ok(Self { n, k, format, precision: ActivationPrecision::default(), data })
+            });
+        Ok(Self {
+            n,
+            k,
+            format,
+            precision: ActivationPrecision::default(),
+            data,
+        })
     }
 }
 

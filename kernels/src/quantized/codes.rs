@@ -91,7 +91,10 @@ mod tests {
         for bits in [2, 3, 4, 5, 6, 8] {
             let mask = (1u32 << bits) - 1;
             let codes: [[u8; BLOCK]; TILE] = std::array::from_fn(|c| {
-                std::array::from_fn(|e| (((c * 31 + e * 17 + c * e) as u32 * 2_654_435_761) >> 9 & mask) as u8)
+                std::array::from_fn(|e| {
+                    (((c * 31 + e * 17 + c * e) as u32).wrapping_mul(2_654_435_761) >> 9 & mask)
+                        as u8
+                })
             });
             let mut packed = vec![0xff; TILE * BLOCK * bits as usize / 8];
             pack(bits, &codes, &mut packed);

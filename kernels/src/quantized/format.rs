@@ -1,5 +1,8 @@
 //! How a group of quantized weights lies in memory.
 
+use candle_core::DType;
+use half::{bf16, f16};
+
 use super::{BLOCK, TILE};
 
 /// Element type of stored scales.
@@ -17,6 +20,23 @@ impl ScaleType {
             Self::F32 => 4,
         }
     }
+
+    pub(crate) const fn dtype(self) -> DType {
+        match self {
+            Self::F16 => DType::F16,
+            Self::Bf16 => DType::BF16,
+            Self::F32 => DType::F32,
+        }
+    }
+
+    /// The nearest value of this type.
+    pub(crate) fn round(self, value: f32) -> f32 {
+        match self {
+            Self::F16 => f16::from_f32(value).to_f32(),
+            Self::Bf16 => bf16::from_f32(value).to_f32(),
+            Self::F32 => value,
+        }
+    }
 }
 
 /// How the scales of a group are stored; every entry holds one value for each of the 16 columns of a tile.
@@ -24,8 +44,13 @@ impl ScaleType {
 pub(crate) enum Scales {
     /// `w = d * (code - offset)`: `d` (f16).
     Symmetric { offset: i32 },
-    /// `w = d * (code - offset) + m`: `d`, `m`.
-    Affine { ty: ScaleType, offset: i32 },
+    /// `w = d * (code - offset) + m`: `d`, `m`. With `mlx`, weights asked for in the scales' own type are rounded to it after
+    /// the product and again after the sum, as MLX's `dequantize` does.
+    Affine {
+        ty: ScaleType,
+        offset: i32,
+        mlx: bool,
+    },
     /// K-quants with minima, `w = d * sc * code - dmin * mn`: `d`, `dmin` (f16), then `sc` (u8) of each block, then `mn`.
     Super,
     /// K-quants scaled by half blocks, `w = d * sc * (code - offset)`: `d` (f16), then `sc` (i8) of each half block.

@@ -90,16 +90,34 @@ impl GgufQuant {
         let d = ScaleType::F16;
         let (bits, scales) = match self {
             Self::Q4_0 => (4, Scales::Symmetric { offset: 8 }),
-            Self::Q4_1 => (4, Scales::Affine { ty: d, offset: 0 }),
+            Self::Q4_1 => (
+                4,
+                Scales::Affine {
+                    ty: d,
+                    offset: 0,
+                    mlx: false,
+                },
+            ),
             Self::Q5_0 => (5, Scales::Symmetric { offset: 16 }),
-            Self::Q5_1 => (5, Scales::Affine { ty: d, offset: 0 }),
+            Self::Q5_1 => (
+                5,
+                Scales::Affine {
+                    ty: d,
+                    offset: 0,
+                    mlx: false,
+                },
+            ),
             Self::Q8_0 => (8, Scales::Symmetric { offset: 0 }),
             Self::Q3K => (3, Scales::Halves { offset: 4 }),
             Self::Q4K => (4, Scales::Super),
             Self::Q5K => (5, Scales::Super),
             Self::Q6K => (6, Scales::Halves { offset: 32 }),
         };
-        Format { bits, blocks: self.block_len() / BLOCK, scales }
+        Format {
+            bits,
+            blocks: self.block_len() / BLOCK,
+            scales,
+        }
     }
 
     fn read(self, b: &[u8], out: &mut Block) {
@@ -139,7 +157,11 @@ impl GgufQuant {
                 let low = &b[if five { 48 } else { 16 }..];
                 for (block, codes) in out.codes.iter_mut().enumerate() {
                     for (i, code) in codes.iter_mut().enumerate() {
-                        let top = if five { (b[16 + i] >> block & 1) << 4 } else { 0 };
+                        let top = if five {
+                            (b[16 + i] >> block & 1) << 4
+                        } else {
+                            0
+                        };
                         *code = low[block / 2 * 32 + i] >> (4 * (block % 2)) & 15 | top;
                     }
                 }
@@ -184,35 +206,56 @@ impl PackedMatrix {
     pub fn from_gguf(quant: GgufQuant, bytes: &[u8], n: usize, k: usize) -> Result<Self> {
         let row_bytes = k / quant.block_len() * quant.block_bytes();
         if k == 0 || k % quant.block_len() != 0 || n == 0 {
-            candle_core::bail!("a {quant:?} matrix [{n}, {k}] needs rows of whole blocks of {}", quant.block_len());
+            candle_core::bail!(
+                "a {quant:?} matrix [{n}, {k}] needs rows of whole blocks of {}",
+                quant.block_len()
+            );
         }
         if n.checked_mul(row_bytes) != Some(bytes.len()) {
-            candle_core::bail!("a {quant:?} matrix [{n}, {k}] does not have {} bytes", bytes.len());
+            candle_core::bail!(
+                "a {quant:?} matrix [{n}, {k}] does not have {} bytes",
+                bytes.len()
+            );
         }
         let format = quant.format();
         let groups = k / quant.block_len();
         let record_bytes = format.record_bytes();
         let mut data = vec![0; n.div_ceil(TILE) * groups * record_bytes];
-        data.par_chunks_exact_mut(groups * record_bytes).enumerate().for_each(|(tile, out)| {
-            let mut codes = vec![[[0u8; BLOCK]; TILE]; format.blocks];
-            let mut read = Block { codes: [[0; BLOCK]; 8], d: [0; 2], m: [0; 2], sc: [0; 16], mn: [0; 8] };
-            for (group, record) in out.chunks_exact_mut(record_bytes).enumerate() {
-                for column in 0..TILE.min(n - tile * TILE) {
-                    let at = (tile * TILE + column) * row_bytes + group * quant.block_bytes();
-                    quant.read(&bytes[at..][..quant.block_bytes()], &mut read);
-                    for (all, own) in codes.iter_mut().zip(&read.codes) {
-                        all[column] = *own;
+        data.par_chunks_exact_mut(groups * record_bytes)
+            .enumerate()
+            .for_each(|(tile, out)| {
+                let mut codes = vec![[[0u8; BLOCK]; TILE]; format.blocks];
+                let mut read = Block {
+                    codes: [[0; BLOCK]; 8],
+                    d: [0; 2],
+                    m: [0; 2],
+                    sc: [0; 16],
+                    mn: [0; 8],
+                };
+                for (group, record) in out.chunks_exact_mut(record_bytes).enumerate() {
+                    for column in 0..TILE.min(n - tile * TILE) {
+                        let at = (tile * TILE + column) * row_bytes + group * quant.block_bytes();
+                        quant.read(&bytes[at..][..quant.block_bytes()], &mut read);
+                        for (all, own) in codes.iter_mut().zip(&read.codes) {
+                            all[column] = *own;
+                        }
+                        write_scales(&format, &read, column, record);
                     }
-                    write_scales(&format, &read, column, record);
+                    for (codes, out) in codes
+                        .iter()
+                        .zip(record[format.header_bytes()..].chunks_exact_mut(format.block_bytes()))
+                    {
+                        codes::pack(format.bits, codes, out);
+                    }
                 }
-                for (codes, out) in
-                    codes.iter().zip(record[format.header_bytes()..].chunks_exact_mut(format.block_bytes()))
-                {
-                    codes::pack(format.bits, codes, out);
-                }
-            }
-        });
-        Ok(Self { n, k, format, precision: ActivationPrecision::default(), data })
+            });
+        Ok(Self {
+            n,
+            k,
+            format,
+            precision: ActivationPrecision::default(),
+            data,
+        })
     }
 }
 

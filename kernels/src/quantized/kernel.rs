@@ -86,7 +86,11 @@ impl<const BITS: u32, const HALVES: bool> SimdOp for Int8Tiles<'_, BITS, HALVES>
         for tile in self.tiles.clone() {
             // SAFETY: the driver's ranges lie within the matrix, the activations and the output.
             unsafe {
-                by_rows!(self.rows.clone(), S::ROWS, int8_rows::<S, BITS, HALVES>(&self, tile));
+                by_rows!(
+                    self.rows.clone(),
+                    S::ROWS,
+                    int8_rows::<S, BITS, HALVES>(&self, tile)
+                );
             }
         }
     }
@@ -111,7 +115,11 @@ unsafe fn int8_rows<S: Simd + BlockDot, const BITS: u32, const HALVES: bool, con
             Scales::Halves { .. } => (true, 0),
         };
         // Only 8-bit codes are signed, and so raised where the processor multiplies unsigned by signed.
-        let offset = if BITS == 8 { offset + S::SIGNED_BIAS } else { offset };
+        let offset = if BITS == 8 {
+            offset + S::SIGNED_BIAS
+        } else {
+            offset
+        };
         let (mut x, mut metas) = ([job.x.codes.as_ptr(); M], [job.x.metas.as_ptr(); M]);
         for r in 0..M {
             let row = (rows.start + r).min(rows.end - 1);
@@ -119,7 +127,10 @@ unsafe fn int8_rows<S: Simd + BlockDot, const BITS: u32, const HALVES: bool, con
             metas[r] = metas[r].add(row * k / BLOCK);
         }
         let mut acc = [S::row_splat(0.0); M];
-        let mut record = matrix.data.as_ptr().add(tile * groups * format.record_bytes());
+        let mut record = matrix
+            .data
+            .as_ptr()
+            .add(tile * groups * format.record_bytes());
         for _ in 0..groups {
             let mut codes = record.add(header);
             for block in 0..format.blocks {
@@ -158,76 +169,92 @@ unsafe fn int8_rows<S: Simd + BlockDot, const BITS: u32, const HALVES: bool, con
     }
 }
 
-/// Tiles by rows of f32 activations.
-pub(crate) struct F32Tiles<'a, const BITS: u32, const HALVES: bool> {
+/// Widens a tile to `[K, 16]`, with the very values that dequantization gives.
+pub(crate) struct WidenTile<'a, const BITS: u32, const HALVES: bool> {
     pub(crate) matrix: &'a PackedMatrix,
-    /// `[M, K]`.
-    pub(crate) x: &'a [f32],
-    pub(crate) tiles: Range<usize>,
-    pub(crate) rows: Range<usize>,
-    pub(crate) out: Output,
-    /// Room for a widened tile: `K * 16`.
+    pub(crate) tile: usize,
+    /// `K * 16` values.
     pub(crate) strip: &'a mut [f32],
 }
 
-impl<const BITS: u32, const HALVES: bool> SimdOp for F32Tiles<'_, BITS, HALVES> {
+impl<const BITS: u32, const HALVES: bool> SimdOp for WidenTile<'_, BITS, HALVES> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd + BlockDot>(self) {
-        for tile in self.tiles.clone() {
-            // SAFETY: the driver's ranges lie within the matrix, the activations and the output.
-            unsafe {
-                widen_tile::<S, BITS, HALVES>(self.matrix, tile, self.strip);
-                let (x, k) = (self.x.as_ptr(), self.matrix.k);
-                by_rows!(self.rows.clone(), 4, f32_rows::<S>(x, k, self.strip, tile, self.out));
+        let Self {
+            matrix,
+            tile,
+            strip,
+        } = self;
+        let format = matrix.format;
+        let (offset, has_min) = match format.scales {
+            Scales::Symmetric { offset } | Scales::Halves { offset } => (offset, false),
+            Scales::Affine { offset, .. } => (offset, true),
+            Scales::Super => (0, true),
+        };
+        debug_assert_eq!(strip.len(), matrix.k * TILE);
+        let mut to = strip.as_mut_ptr();
+        for group in 0..matrix.groups() {
+            let record = matrix.record(tile, group);
+            for block in 0..format.blocks {
+                let codes = format.codes_of(record, block).as_ptr();
+                // SAFETY: the record and its codes are whole, and the strip has room for every block of the tile.
+                unsafe {
+                    let scales = BlockScales::<S>::load(&format, record.as_ptr(), block);
+                    let offset = S::splat(offset as f32);
+                    for quad in 0..QUADS {
+                        let scale = if HALVES {
+                            let sc = scales.halves.add(quad / 4 * TILE);
+                            row::<S>(|i| {
+                                S::mul(scales.scale.as_ref()[i / S::N], S::load_i8(sc.add(i)))
+                            })
+                        } else {
+                            scales.scale
+                        };
+                        for j in 0..4 {
+                            let code = S::element::<BITS>(codes, quad, j);
+                            for (i, code) in code.as_ref().iter().enumerate() {
+                                let mut value = S::mul(S::sub(*code, offset), scale.as_ref()[i]);
+                                if has_min {
+                                    value = S::add(value, scales.min.as_ref()[i]);
+                                }
+                                S::store(to.add(i * S::N), value);
+                            }
+                            to = to.add(TILE);
+                        }
+                    }
+                }
             }
         }
     }
 }
 
-/// Widens a tile to `[K, 16]`, with the very values that dequantization gives.
-#[inline(always)]
-unsafe fn widen_tile<S: Simd + BlockDot, const BITS: u32, const HALVES: bool>(
-    matrix: &PackedMatrix,
-    tile: usize,
-    strip: &mut [f32],
-) {
-    let format = matrix.format;
-    let (offset, has_min) = match format.scales {
-        Scales::Symmetric { offset } | Scales::Halves { offset } => (offset, false),
-        Scales::Affine { offset, .. } => (offset, true),
-        Scales::Super => (0, true),
-    };
-    let mut to = strip.as_mut_ptr();
-    for group in 0..matrix.groups() {
-        let record = matrix.record(tile, group);
-        for block in 0..format.blocks {
-            let codes = format.codes_of(record, block).as_ptr();
-            // SAFETY: the record and its codes are whole, and the strip has room for every block of the tile.
-            unsafe {
-                let scales = BlockScales::<S>::load(&format, record.as_ptr(), block);
-                let offset = S::splat(offset as f32);
-                for quad in 0..QUADS {
-                    let scale = if HALVES {
-                        let sc = scales.halves.add(quad / 4 * TILE);
-                        row::<S>(|i| S::mul(scales.scale.as_ref()[i / S::N], S::load_i8(sc.add(i))))
-                    } else {
-                        scales.scale
-                    };
-                    for j in 0..4 {
-                        let code = S::element::<BITS>(codes, quad, j);
-                        for (i, code) in code.as_ref().iter().enumerate() {
-                            let mut value = S::mul(S::sub(*code, offset), scale.as_ref()[i]);
-                            if has_min {
-                                value = S::add(value, scales.min.as_ref()[i]);
-                            }
-                            S::store(to.add(i * S::N), value);
-                        }
-                        to = to.add(TILE);
-                    }
-                }
-            }
+/// A widened tile by rows of f32 activations.
+pub(crate) struct F32Rows<'a> {
+    /// `[M, K]`.
+    pub(crate) x: &'a [f32],
+    pub(crate) k: usize,
+    /// `[K, 16]`.
+    pub(crate) strip: &'a [f32],
+    pub(crate) tile: usize,
+    pub(crate) rows: Range<usize>,
+    pub(crate) out: Output,
+}
+
+impl SimdOp for F32Rows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd + BlockDot>(self) {
+        // SAFETY: the driver's tile and rows lie within the activations and the output.
+        unsafe {
+            let x = self.x.as_ptr();
+            by_rows!(
+                self.rows,
+                4,
+                f32_rows::<S>(x, self.k, self.strip, self.tile, self.out)
+            );
         }
     }
 }

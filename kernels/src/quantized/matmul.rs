@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::activations::{Activations, Quantize};
 use super::format::Scales;
-use super::kernel::{F32Tiles, Int8Tiles, Output};
+use super::kernel::{F32Rows, Int8Tiles, Output, WidenTile};
 use super::{ActivationPrecision, BLOCK, PackedMatrix, TILE};
 use crate::CpuPath;
 use crate::simd::dispatch;
@@ -29,12 +29,17 @@ pub(super) fn matmul(w: &PackedMatrix, x: &[f32], m: usize, out: &mut [f32]) {
         return;
     }
     let path = CpuPath::current();
-    let output = Output { to: out.as_mut_ptr(), n: w.n };
+    let output = Output {
+        to: out.as_mut_ptr(),
+        n: w.n,
+    };
     match w.precision {
         ActivationPrecision::Int8 => {
             let mut activations = ACTIVATIONS.take();
             quantize(path, w, x, m, &mut activations);
-            share_out(w, m, |tiles, rows| int8(path, w, &activations, tiles, rows, output));
+            share_out(w, m, |tiles, rows| {
+                int8(path, w, &activations, tiles, rows, output)
+            });
             ACTIVATIONS.set(activations);
         }
         ActivationPrecision::F32 => share_out(w, m, |tiles, rows| {
@@ -49,9 +54,21 @@ pub(super) fn matmul(w: &PackedMatrix, x: &[f32], m: usize, out: &mut [f32]) {
 fn quantize(path: CpuPath, w: &PackedMatrix, x: &[f32], m: usize, into: &mut Activations) {
     into.resize(m, w.k);
     let halves = matches!(w.format.scales, Scales::Halves { .. });
-    let rows = if m * w.k < SERIAL { m } else { (SERIAL / w.k).max(1) };
+    let rows = if m * w.k < SERIAL {
+        m
+    } else {
+        (SERIAL / w.k).max(1)
+    };
     let one = |((x, codes), metas): ((&[f32], &mut [i8]), &mut [_])| {
-        dispatch(path, Quantize { x, codes, metas, halves });
+        dispatch(
+            path,
+            Quantize {
+                x,
+                codes,
+                metas,
+                halves,
+            },
+        );
     };
     if rows == m {
         one(((x, &mut into.codes), &mut into.metas));
@@ -101,7 +118,14 @@ macro_rules! for_format {
     }};
 }
 
-fn int8(path: CpuPath, matrix: &PackedMatrix, x: &Activations, tiles: Range<usize>, rows: Range<usize>, out: Output) {
+fn int8(
+    path: CpuPath,
+    matrix: &PackedMatrix,
+    x: &Activations,
+    tiles: Range<usize>,
+    rows: Range<usize>,
+    out: Output,
+) {
     for_format!(matrix, Int8Tiles { matrix, x, tiles, rows, out } on path);
 }
 
@@ -114,5 +138,18 @@ fn widened(
     out: Output,
     strip: &mut [f32],
 ) {
-    for_format!(matrix, F32Tiles { matrix, x, tiles, rows, out, strip } on path);
+    for tile in tiles {
+        for_format!(matrix, WidenTile { matrix, tile, strip: &mut *strip } on path);
+        dispatch(
+            path,
+            F32Rows {
+                x,
+                k: matrix.k,
+                strip: &*strip,
+                tile,
+                rows: rows.clone(),
+                out,
+            },
+        );
+    }
 }

@@ -100,7 +100,12 @@ impl PackedMatrix {
         let mut shape = x.dims().to_vec();
         match shape.last_mut() {
             Some(last) if *last == self.k => *last = self.n,
-            _ => candle_core::bail!("matmul: {:?} does not fit weights [{}, {}]", x.shape(), self.n, self.k),
+            _ => candle_core::bail!(
+                "matmul: {:?} does not fit weights [{}, {}]",
+                x.shape(),
+                self.n,
+                self.k
+            ),
         }
         let m = x.elem_count() / self.k;
         for_element!(x.dtype(), T => with_slice::<T, _>(x, |x| {
@@ -148,21 +153,25 @@ impl PackedMatrix {
             let mut out = vec![T::default(); ids.len() * self.k];
             let mut wide = vec![0f32; self.k];
             for (&id, out) in ids.iter().zip(out.chunks_exact_mut(self.k)) {
-                self.dequantize_row(id as usize, &mut wide);
+                self.dequantize_row(id as usize, dtype, &mut wide);
                 <T as crate::Element>::narrow(&wide, out);
             }
             from_values(out, (ids.len(), self.k))
         })
     }
 
-    /// Row `row` of the weights as f32.
-    fn dequantize_row(&self, row: usize, out: &mut [f32]) {
+    /// Row `row` of the weights, widened for a reader who wants `dtype`.
+    fn dequantize_row(&self, row: usize, dtype: DType, out: &mut [f32]) {
         let (tile, column) = (row / TILE, row % TILE);
         for (group, out) in out.chunks_exact_mut(self.format.blocks * BLOCK).enumerate() {
             let record = self.record(tile, group);
             for (block, out) in out.chunks_exact_mut(BLOCK).enumerate() {
-                let codes = codes::column(self.format.bits, self.format.codes_of(record, block), column);
-                scales::dequantize(&self.format, record, block, column, &codes, out);
+                let codes = codes::column(
+                    self.format.bits,
+                    self.format.codes_of(record, block),
+                    column,
+                );
+                scales::dequantize(&self.format, record, block, column, &codes, dtype, out);
             }
         }
     }
@@ -185,5 +194,7 @@ impl PackedMatrix {
 /// `x W^T` in f64 for dense `x` `[m, k]` and `w` `[n, k]`: the measure for every faster version.
 pub fn reference(x: &[f64], w: &[f64], k: usize) -> Vec<f64> {
     let dot = |x: &[f64], w: &[f64]| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
-    x.chunks_exact(k).flat_map(|x| w.chunks_exact(k).map(move |w| dot(x, w))).collect()
+    x.chunks_exact(k)
+        .flat_map(|x| w.chunks_exact(k).map(move |w| dot(x, w)))
+        .collect()
 }

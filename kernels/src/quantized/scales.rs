@@ -1,5 +1,6 @@
 //! Reading the scales of a group: one column at a time (dequantization), or 16 at once (kernels).
 
+use candle_core::DType;
 use half::{bf16, f16};
 
 use super::format::{Format, ScaleType, Scales};
@@ -21,31 +22,53 @@ fn value(ty: ScaleType, bytes: &[u8], index: usize) -> f32 {
 /// Writes one stored scale.
 pub(crate) fn store(ty: ScaleType, bytes: &mut [u8], index: usize, value: f32) {
     match ty {
-        ScaleType::F16 => bytes[2 * index..][..2].copy_from_slice(&f16::from_f32(value).to_le_bytes()),
-        ScaleType::Bf16 => bytes[2 * index..][..2].copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
+        ScaleType::F16 => {
+            bytes[2 * index..][..2].copy_from_slice(&f16::from_f32(value).to_le_bytes())
+        }
+        ScaleType::Bf16 => {
+            bytes[2 * index..][..2].copy_from_slice(&bf16::from_f32(value).to_le_bytes())
+        }
         ScaleType::F32 => bytes[4 * index..][..4].copy_from_slice(&value.to_le_bytes()),
     }
 }
 
-/// Widens one column of one block, each product and sum rounded to f32 by itself as in the formats' own definitions.
+/// Widens one column of one block for a reader who wants it in `dtype`, each product and sum rounded to f32 by itself as in the formats' own definitions.
 pub(crate) fn dequantize(
     format: &Format,
     record: &[u8],
     block: usize,
     column: usize,
     codes: &[u8; BLOCK],
+    dtype: DType,
     out: &mut [f32],
 ) {
     let affine = |offset: i32, scale: f32, min: f32, codes: &[u8], out: &mut [f32]| {
         for (o, &code) in out.iter_mut().zip(codes) {
-            let code = if format.bits == 8 { i32::from(code as i8) } else { i32::from(code) };
+            let code = if format.bits == 8 {
+                i32::from(code as i8)
+            } else {
+                i32::from(code)
+            };
             *o = (code - offset) as f32 * scale + min;
         }
     };
     match format.scales {
-        Scales::Symmetric { offset } => affine(offset, value(ScaleType::F16, record, column), 0.0, codes, out),
-        Scales::Affine { ty, offset } => {
-            affine(offset, value(ty, record, column), value(ty, record, TILE + column), codes, out);
+        Scales::Symmetric { offset } => affine(
+            offset,
+            value(ScaleType::F16, record, column),
+            0.0,
+            codes,
+            out,
+        ),
+        Scales::Affine { ty, offset, mlx } => {
+            let (scale, min) = (value(ty, record, column), value(ty, record, TILE + column));
+            if mlx && dtype == ty.dtype() {
+                affine(offset, scale, 0.0, codes, out);
+                out.iter_mut()
+                    .for_each(|v| *v = ty.round(ty.round(*v) + min));
+            } else {
+                affine(offset, scale, min, codes, out);
+            }
         }
         Scales::Super => {
             let d = value(ScaleType::F16, record, column);
@@ -59,7 +82,13 @@ pub(crate) fn dequantize(
             for half in 0..2 {
                 let sc = record[(2 + 2 * block + half) * TILE + column] as i8;
                 let span = half * BLOCK / 2..(half + 1) * BLOCK / 2;
-                affine(offset, d * f32::from(sc), 0.0, &codes[span.clone()], &mut out[span]);
+                affine(
+                    offset,
+                    d * f32::from(sc),
+                    0.0,
+                    &codes[span.clone()],
+                    &mut out[span],
+                );
             }
         }
     }
@@ -127,7 +156,10 @@ impl<S: Simd> BlockScales<S> {
                     let mn = record.add((4 + format.blocks + block) * TILE);
                     let minus = S::splat(-1.0);
                     min = row::<S>(|i| {
-                        S::mul(S::mul(dmin.as_ref()[i / S::N], minus), S::load_u8(mn.add(i)))
+                        S::mul(
+                            S::mul(dmin.as_ref()[i / S::N], minus),
+                            S::load_u8(mn.add(i)),
+                        )
                     });
                     row::<S>(|i| S::mul(d.as_ref()[i / S::N], S::load_u8(sc.add(i))))
                 }
@@ -136,14 +168,22 @@ impl<S: Simd> BlockScales<S> {
                     halves = record.add((2 + 2 * block) * TILE).cast::<i8>();
                     let minus = S::splat(-(offset as f32));
                     let sc = |half: usize, i: usize| {
-                        S::mul(S::mul(d.as_ref()[i / S::N], minus), S::load_i8(halves.add(half * TILE + i)))
+                        S::mul(
+                            S::mul(d.as_ref()[i / S::N], minus),
+                            S::load_i8(halves.add(half * TILE + i)),
+                        )
                     };
                     min = row::<S>(|i| sc(0, i));
                     min_high = row::<S>(|i| sc(1, i));
                     d
                 }
             };
-            Self { scale, min, min_high, halves }
+            Self {
+                scale,
+                min,
+                min_high,
+                halves,
+            }
         }
     }
 }

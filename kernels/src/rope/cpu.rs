@@ -36,12 +36,24 @@ pub fn rope_slice<T: Element>(x: &[T], cos: &[f32], sin: &[f32], shape: RopeShap
     }
     let tokens = (TASK / width).max(1);
     let work = |(task, out): (usize, &mut [T])| {
-        dispatch(path, Rope { x, cos, sin, shape, first: task * tokens, out });
+        dispatch(
+            path,
+            Rope {
+                x,
+                cos,
+                sin,
+                shape,
+                first: task * tokens,
+                out,
+            },
+        );
     };
     if out.len() <= tokens * width {
         return work((0, out));
     }
-    out.par_chunks_mut(tokens * width).enumerate().for_each(work);
+    out.par_chunks_mut(tokens * width)
+        .enumerate()
+        .for_each(work);
 }
 
 struct Rope<'a, T> {
@@ -59,7 +71,13 @@ impl<T: Element> SimdOp for Rope<'_, T> {
 
     #[inline(always)]
     unsafe fn run<S: Simd + BlockDot>(self) {
-        let RopeShape { heads, dim, half, token_stride, head_stride } = self.shape;
+        let RopeShape {
+            heads,
+            dim,
+            half,
+            token_stride,
+            head_stride,
+        } = self.shape;
         let (mut a, mut b) = ([0f32; CHUNK], [0f32; CHUNK]);
         for (token, out) in self.out.chunks_exact_mut(heads * dim).enumerate() {
             let token = self.first + token;

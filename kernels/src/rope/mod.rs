@@ -34,7 +34,11 @@ pub fn rope(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
         return stock(x, cos, sin);
     }
     let (cos, sin) = (cos.to_dtype(DType::F32)?, sin.to_dtype(DType::F32)?);
-    let x = if x.stride()[2] == 1 { x.clone() } else { x.contiguous()? };
+    let x = if x.stride()[2] == 1 {
+        x.clone()
+    } else {
+        x.contiguous()?
+    };
     for_element!(x.dtype(), T => with_storage::<T, _>(&x, |data, layout| {
         with_slice::<f32, _>(&cos, |cos| with_slice::<f32, _>(&sin, |sin| {
             let mut out = vec![T::default(); tokens * heads * dim];
@@ -63,7 +67,14 @@ fn stock(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 
 /// The operation in f64 on dense `[T, heads, dim]`, the measure for every faster version; `cos` and `sin` hold
 /// `half` values a token.
-pub fn reference(x: &[f64], cos: &[f64], sin: &[f64], heads: usize, dim: usize, half: usize) -> Vec<f64> {
+pub fn reference(
+    x: &[f64],
+    cos: &[f64],
+    sin: &[f64],
+    heads: usize,
+    dim: usize,
+    half: usize,
+) -> Vec<f64> {
     let mut out = x.to_vec();
     for (head, row) in out.chunks_exact_mut(dim).enumerate() {
         let token = head / heads;

@@ -14,7 +14,10 @@ const TASK: usize = 1 << 14;
 /// # Panics
 /// If the lengths differ.
 pub fn swiglu_slice<T: Element>(gate: &[T], up: &[T], out: &mut [T]) {
-    assert!(gate.len() == up.len() && up.len() == out.len(), "swiglu: slices of different lengths");
+    assert!(
+        gate.len() == up.len() && up.len() == out.len(),
+        "swiglu: slices of different lengths"
+    );
     let path = CpuPath::current();
     if out.len() <= TASK {
         return dispatch(path, Swiglu { gate, up, out });
@@ -30,7 +33,10 @@ pub fn swiglu_slice<T: Element>(gate: &[T], up: &[T], out: &mut [T]) {
 /// # Panics
 /// If `half` is 0 or the lengths do not fit.
 pub fn swiglu_fused_slice<T: Element>(gate_up: &[T], half: usize, out: &mut [T]) {
-    assert!(gate_up.len() == 2 * out.len() && out.len() % half == 0, "swiglu: slices of the wrong lengths");
+    assert!(
+        gate_up.len() == 2 * out.len() && out.len() % half == 0,
+        "swiglu: slices of the wrong lengths"
+    );
     let path = CpuPath::current();
     let rows = (TASK / half).max(1);
     let work = |(x, out): (&[T], &mut [T])| {
@@ -42,7 +48,10 @@ pub fn swiglu_fused_slice<T: Element>(gate_up: &[T], half: usize, out: &mut [T])
     if out.len() <= rows * half {
         return work((gate_up, out));
     }
-    gate_up.par_chunks(2 * rows * half).zip(out.par_chunks_mut(rows * half)).for_each(work);
+    gate_up
+        .par_chunks(2 * rows * half)
+        .zip(out.par_chunks_mut(rows * half))
+        .for_each(work);
 }
 
 struct Swiglu<'a, T> {
@@ -57,7 +66,12 @@ impl<T: Element> SimdOp for Swiglu<'_, T> {
     #[inline(always)]
     unsafe fn run<S: Simd + BlockDot>(self) {
         let (mut g, mut u) = ([0f32; CHUNK], [0f32; CHUNK]);
-        for ((gate, up), out) in self.gate.chunks(CHUNK).zip(self.up.chunks(CHUNK)).zip(self.out.chunks_mut(CHUNK)) {
+        for ((gate, up), out) in self
+            .gate
+            .chunks(CHUNK)
+            .zip(self.up.chunks(CHUNK))
+            .zip(self.out.chunks_mut(CHUNK))
+        {
             T::widen(gate, &mut g[..gate.len()]);
             T::widen(up, &mut u[..up.len()]);
             for i in (0..gate.len()).step_by(S::N) {
@@ -66,7 +80,10 @@ impl<T: Element> SimdOp for Swiglu<'_, T> {
                     let x = S::load(g.as_ptr().add(i));
                     let e = math::exp::<S>(S::sub(S::splat(0.0), x));
                     let silu = S::div(x, S::add(S::splat(1.0), e));
-                    S::store(g.as_mut_ptr().add(i), S::mul(silu, S::load(u.as_ptr().add(i))));
+                    S::store(
+                        g.as_mut_ptr().add(i),
+                        S::mul(silu, S::load(u.as_ptr().add(i))),
+                    );
                 }
             }
             T::narrow(&g[..out.len()], out);

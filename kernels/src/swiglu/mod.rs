@@ -4,7 +4,7 @@ mod cpu;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{D, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor};
 
 use crate::tensor::{check_dtype, for_element, from_values, with_slice};
 
@@ -17,7 +17,11 @@ pub use cpu::{swiglu_fused_slice, swiglu_slice};
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     check_dtype("up", gate.dtype(), up)?;
     if gate.shape() != up.shape() {
-        candle_core::bail!("swiglu: gate is {:?} and up is {:?}", gate.shape(), up.shape());
+        candle_core::bail!(
+            "swiglu: gate is {:?} and up is {:?}",
+            gate.shape(),
+            up.shape()
+        );
     }
     if !gate.device().is_cpu() {
         return stock(gate, up);
@@ -38,11 +42,16 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 pub fn swiglu_fused(gate_up: &Tensor) -> Result<Tensor> {
     let width = gate_up.dim(D::Minus1)?;
     if width % 2 != 0 {
-        candle_core::bail!("swiglu_fused: the last dimension holds gates and up projections, so it cannot be {width}");
+        candle_core::bail!(
+            "swiglu_fused: the last dimension holds gates and up projections, so it cannot be {width}"
+        );
     }
     let half = width / 2;
     if !gate_up.device().is_cpu() {
-        return stock(&gate_up.narrow(D::Minus1, 0, half)?, &gate_up.narrow(D::Minus1, half, half)?);
+        return stock(
+            &gate_up.narrow(D::Minus1, 0, half)?,
+            &gate_up.narrow(D::Minus1, half, half)?,
+        );
     }
     let mut shape = gate_up.dims().to_vec();
     if let Some(last) = shape.last_mut() {
@@ -56,10 +65,14 @@ pub fn swiglu_fused(gate_up: &Tensor) -> Result<Tensor> {
 }
 
 fn stock(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    gate.silu()? * up
+    let wide = (gate.to_dtype(DType::F32)?.silu()? * up.to_dtype(DType::F32)?)?;
+    wide.to_dtype(gate.dtype())
 }
 
 /// The operation in f64, the measure for every faster version.
 pub fn reference(gate: &[f64], up: &[f64]) -> Vec<f64> {
-    gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect()
+    gate.iter()
+        .zip(up)
+        .map(|(g, u)| g / (1.0 + (-g).exp()) * u)
+        .collect()
 }

@@ -14,14 +14,14 @@ use crate::{
     gguf::GgufFile,
     models::{Family, Model},
     tokenizer::Tokenizer,
-    weights::{ActivationPrecision, GgufSource, SafetensorsSource, Source, TensorSummary, Weights},
+    weights::{GgufSource, Precision, SafetensorsSource, Source, TensorSummary, Weights},
 };
 
 /// How a model is placed and computed.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
     /// Exact or fast products of quantized weights.
-    pub precision: ActivationPrecision,
+    pub precision: Precision,
     /// Dtype of activations and caches; `None` chooses by device and checkpoint.
     pub dtype: Option<DType>,
 }
@@ -79,7 +79,10 @@ impl Checkpoint {
         let family = Family::of(&config)?;
         for key in ["quantization", "quantization_config"] {
             if let Some(quantization) = config.json(key) {
-                let method = quantization.get("quant_method").and_then(|m| m.as_str()).unwrap_or("MLX");
+                let method = quantization
+                    .get("quant_method")
+                    .and_then(|m| m.as_str())
+                    .unwrap_or("MLX");
                 return Err(ModelError::unsupported(
                     config.path(),
                     format!("{method} quantization (\"{key}\")"),
@@ -124,7 +127,9 @@ impl Checkpoint {
 
     fn source(&self) -> Result<Source, ModelError> {
         match &self.config {
-            ConfigSource::Json { .. } => Ok(Source::Safetensors(SafetensorsSource::open(&self.path)?)),
+            ConfigSource::Json { .. } => {
+                Ok(Source::Safetensors(SafetensorsSource::open(&self.path)?))
+            }
             ConfigSource::Gguf { file, .. } => {
                 let heads = if self.family.gguf_interleaves_heads {
                     let queries = self.config.positive(NUM_HEADS)?;
@@ -142,7 +147,7 @@ impl Checkpoint {
     /// # Errors
     /// When a weight file is missing or corrupt.
     pub fn tensors(&self) -> Result<Vec<TensorSummary>, ModelError> {
-        let weights = Weights::new(self.source()?, Device::Cpu, DType::F32, ActivationPrecision::Fast);
+        let weights = Weights::new(self.source()?, Device::Cpu, DType::F32, Precision::Fast);
         Ok(weights.summaries())
     }
 
@@ -156,7 +161,10 @@ impl Checkpoint {
         for tensor in tensors.iter().filter(|tensor| tensor.shape.len() > 1) {
             *by_type.entry(&tensor.dtype).or_default() += tensor.bytes;
         }
-        let quantization = by_type.iter().max_by_key(|(_, bytes)| **bytes).map_or("", |(dtype, _)| dtype);
+        let quantization = by_type
+            .iter()
+            .max_by_key(|(_, bytes)| **bytes)
+            .map_or("", |(dtype, _)| dtype);
         Ok(CheckpointSummary {
             format: match &self.config {
                 ConfigSource::Json { .. } => CheckpointFormat::Safetensors,
@@ -187,9 +195,15 @@ impl Checkpoint {
     ///
     /// # Errors
     /// When the configuration or a weight is missing, wrong or unsupported, or memory ran out.
-    pub fn load(&self, device: &Device, options: &LoadOptions) -> Result<Box<dyn Model>, ModelError> {
+    pub fn load(
+        &self,
+        device: &Device,
+        options: &LoadOptions,
+    ) -> Result<Box<dyn Model>, ModelError> {
         let source = self.source()?;
-        let dtype = options.dtype.unwrap_or_else(|| default_dtype(&source, device));
+        let dtype = options
+            .dtype
+            .unwrap_or_else(|| default_dtype(&source, device));
         let weights = Weights::new(source, device.clone(), dtype, options.precision);
         self.family.load(&self.config, &weights)
     }

@@ -27,7 +27,9 @@ impl FromStr for DeviceChoice {
             "cpu" => Ok(Self::Cpu),
             "metal" => Ok(Self::Metal),
             "cuda" => Ok(Self::Cuda),
-            _ => Err(format!("unknown device \"{text}\"; choose auto, cpu, metal or cuda")),
+            _ => Err(format!(
+                "unknown device \"{text}\"; choose auto, cpu, metal or cuda"
+            )),
         }
     }
 }
@@ -51,10 +53,18 @@ impl DeviceChoice {
     pub fn open(self) -> Result<Device, String> {
         match self {
             Self::Cpu => Ok(Device::Cpu),
-            Self::Metal => Device::new_metal(0)
-                .map_err(|e| format!("Metal is not available here ({}); use --device cpu", crate::error::short_message(&e))),
-            Self::Cuda => Device::new_cuda(0)
-                .map_err(|e| format!("CUDA is not available here ({}); use --device cpu", crate::error::short_message(&e))),
+            Self::Metal => Device::new_metal(0).map_err(|e| {
+                format!(
+                    "Metal is not available here ({}); use --device cpu",
+                    crate::error::short_message(&e)
+                )
+            }),
+            Self::Cuda => Device::new_cuda(0).map_err(|e| {
+                format!(
+                    "CUDA is not available here ({}); use --device cpu",
+                    crate::error::short_message(&e)
+                )
+            }),
             Self::Auto => {
                 if candle_core::utils::metal_is_available()
                     && let Ok(device) = Device::new_metal(0)

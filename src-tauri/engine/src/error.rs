@@ -70,7 +70,11 @@ impl ModelError {
     }
 
     /// An unsupported feature.
-    pub fn unsupported(path: impl Into<PathBuf>, what: impl Into<String>, supported: impl Into<String>) -> Self {
+    pub fn unsupported(
+        path: impl Into<PathBuf>,
+        what: impl Into<String>,
+        supported: impl Into<String>,
+    ) -> Self {
         Self::Unsupported {
             path: path.into(),
             what: what.into(),
@@ -105,7 +109,9 @@ pub enum EngineError {
     #[error("{0}")]
     InvalidRequest(String),
     /// Too many requests are waiting.
-    #[error("{waiting} requests are already waiting, the most this server queues. Try again in {retry_after_seconds} s.")]
+    #[error(
+        "{waiting} requests are already waiting, the most this server queues. Try again in {retry_after_seconds} s."
+    )]
     Busy {
         /// Requests in the queue.
         waiting: usize,

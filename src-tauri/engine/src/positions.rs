@@ -22,7 +22,10 @@ impl Positions {
     /// When the positions are not strictly ascending: attention's causal mask would be wrong.
     pub fn selected(order: Vec<u32>) -> Result<Self, String> {
         if let Some(pair) = order.windows(2).find(|pair| pair[0] >= pair[1]) {
-            return Err(format!("positions must ascend, but {} is followed by {}", pair[0], pair[1]));
+            return Err(format!(
+                "positions must ascend, but {} is followed by {}",
+                pair[0], pair[1]
+            ));
         }
         Ok(Self { order })
     }

@@ -74,7 +74,11 @@ fn gguf_templates(metadata: &Metadata) -> Vec<(String, String)> {
         .iter()
         .filter_map(|(key, _)| {
             let rest = key.strip_prefix(TEMPLATE)?;
-            let name = if rest.is_empty() { "default" } else { rest.strip_prefix('.')? };
+            let name = if rest.is_empty() {
+                "default"
+            } else {
+                rest.strip_prefix('.')?
+            };
             let source = metadata.get_str(key).ok()??;
             Some((name.to_string(), source.to_string()))
         })
@@ -83,7 +87,9 @@ fn gguf_templates(metadata: &Metadata) -> Vec<(String, String)> {
 
 fn gguf_special_tokens(metadata: &Metadata) -> SpecialTokens {
     let token = |key: &str| -> Option<String> {
-        let id = metadata.get_usize(&format!("tokenizer.ggml.{key}_token_id")).ok()??;
+        let id = metadata
+            .get_usize(&format!("tokenizer.ggml.{key}_token_id"))
+            .ok()??;
         let tokens = metadata.get_array_text("tokenizer.ggml.tokens").ok()??;
         Some(tokens.get(id)?.to_string_lossy().into_owned())
     };
@@ -103,7 +109,9 @@ mod tests {
     use super::*;
 
     fn request(value: Value) -> RenderRequest {
-        serde_json::from_value::<Conversation>(value).unwrap().into_request()
+        serde_json::from_value::<Conversation>(value)
+            .unwrap()
+            .into_request()
     }
 
     #[test]

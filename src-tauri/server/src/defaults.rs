@@ -55,10 +55,19 @@ impl SamplingDefaults {
         });
         let ours = Self::default();
         Self {
-            temperature: config.temperature.filter(|t| *t >= 0.0).unwrap_or(ours.temperature),
+            temperature: config
+                .temperature
+                .filter(|t| *t >= 0.0)
+                .unwrap_or(ours.temperature),
             top_k: config.top_k.unwrap_or(ours.top_k),
-            top_p: config.top_p.filter(|p| *p > 0.0 && *p <= 1.0).unwrap_or(ours.top_p),
-            min_p: config.min_p.filter(|p| (0.0..=1.0).contains(p)).unwrap_or(ours.min_p),
+            top_p: config
+                .top_p
+                .filter(|p| *p > 0.0 && *p <= 1.0)
+                .unwrap_or(ours.top_p),
+            min_p: config
+                .min_p
+                .filter(|p| (0.0..=1.0).contains(p))
+                .unwrap_or(ours.min_p),
             repetition_penalty: config
                 .repetition_penalty
                 .filter(|p| *p > 0.0)
@@ -74,12 +83,25 @@ mod tests {
     #[test]
     fn recommended_values_are_taken_and_wrong_ones_are_not() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(SamplingDefaults::of_model(folder.path()), SamplingDefaults::default());
+        assert_eq!(
+            SamplingDefaults::of_model(folder.path()),
+            SamplingDefaults::default()
+        );
         let file = folder.path().join("generation_config.json");
-        std::fs::write(&file, r#"{"temperature": 0.6, "top_k": 20, "top_p": 7, "eos_token_id": [1]}"#).unwrap();
+        std::fs::write(
+            &file,
+            r#"{"temperature": 0.6, "top_k": 20, "top_p": 7, "eos_token_id": [1]}"#,
+        )
+        .unwrap();
         let defaults = SamplingDefaults::of_model(folder.path());
-        assert_eq!((defaults.temperature, defaults.top_k, defaults.top_p), (0.6, 20, 0.95));
+        assert_eq!(
+            (defaults.temperature, defaults.top_k, defaults.top_p),
+            (0.6, 20, 0.95)
+        );
         std::fs::write(&file, "oops").unwrap();
-        assert_eq!(SamplingDefaults::of_model(folder.path()), SamplingDefaults::default());
+        assert_eq!(
+            SamplingDefaults::of_model(folder.path()),
+            SamplingDefaults::default()
+        );
     }
 }

@@ -31,7 +31,9 @@ pub enum ServeError {
     )]
     KeyNeeded(IpAddr),
     /// The address cannot be taken.
-    #[error("cannot listen on {address}: {source}. Another program may use this port; choose another with --port, or 0 for any free one.")]
+    #[error(
+        "cannot listen on {address}: {source}. Another program may use this port; choose another with --port, or 0 for any free one."
+    )]
     Bind {
         /// The address.
         address: SocketAddr,

@@ -70,11 +70,9 @@ impl AppState {
 
     /// True when the settings allow web pages of this origin.
     pub fn origin_allowed(&self, origin: &HeaderValue) -> bool {
-        self.0
-            .settings
-            .allowed_origins
-            .iter()
-            .any(|allowed| allowed == "*" || allowed.trim_end_matches('/').as_bytes() == origin.as_bytes())
+        self.0.settings.allowed_origins.iter().any(|allowed| {
+            allowed == "*" || allowed.trim_end_matches('/').as_bytes() == origin.as_bytes()
+        })
     }
 
     /// Finds a usable model by name.
@@ -116,7 +114,11 @@ impl AppState {
     ///
     /// # Errors
     /// 400 when the model has no template or the template refuses the conversation, with its own message.
-    pub async fn render_chat(&self, entry: &ModelEntry, request: RenderRequest) -> Result<String, ApiError> {
+    pub async fn render_chat(
+        &self,
+        entry: &ModelEntry,
+        request: RenderRequest,
+    ) -> Result<String, ApiError> {
         let state = self.clone();
         let entry = entry.clone();
         // Templates are programs: a slow one must not hold up other connections.
@@ -150,10 +152,12 @@ impl AppState {
         }
         let template = match Checkpoint::open(&entry.path) {
             Ok(checkpoint) => template_of(&checkpoint)?.map(Arc::new),
-            Err(error) => return Err(PromptError::InvalidFile {
-                path: entry.path.clone(),
-                what: error.to_string(),
-            }),
+            Err(error) => {
+                return Err(PromptError::InvalidFile {
+                    path: entry.path.clone(),
+                    what: error.to_string(),
+                });
+            }
         };
         self.0
             .templates
@@ -177,6 +181,8 @@ impl AppState {
         tokio::task::spawn_blocking(move || tokenizer.encode(&text, add_special_tokens))
             .await
             .map_err(|_| ApiError::internal("The tokenizer failed; the log has the details."))?
-            .map_err(|error| ApiError::bad_request(format!("The prompt could not be tokenized: {error}.")))
+            .map_err(|error| {
+                ApiError::bad_request(format!("The prompt could not be tokenized: {error}."))
+            })
     }
 }

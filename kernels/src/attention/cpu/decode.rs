@@ -27,7 +27,13 @@ thread_local! {
 pub(super) fn attention<T: Element>(call: &Call<'_, T>, out: &mut [T]) {
     let shape = call.shape;
     let (queries, group, padded) = (call.seen.len(), shape.group(), shape.padded());
-    let start = call.seen.iter().filter(|r| !r.is_empty()).map(|r| r.start).min().unwrap_or(0);
+    let start = call
+        .seen
+        .iter()
+        .filter(|r| !r.is_empty())
+        .map(|r| r.start)
+        .min()
+        .unwrap_or(0);
     let end = call.seen.iter().map(|r| r.end).max().unwrap_or(0);
     let spans: Vec<Range<usize>> = call.k_positions[start.min(end)..end]
         .chunk_by(|a, b| a / SPAN == b / SPAN)
@@ -46,21 +52,40 @@ pub(super) fn attention<T: Element>(call: &Call<'_, T>, out: &mut [T]) {
     let work = |(task, partial): (usize, &mut [f32])| {
         let mut scratch = SCRATCH.take();
         let (kv, span) = (task / spans.len(), spans[task % spans.len()].clone());
-        dispatch(call.path, Span { call, kv, span, scratch: &mut scratch, partial });
+        dispatch(
+            call.path,
+            Span {
+                call,
+                kv,
+                span,
+                scratch: &mut scratch,
+                partial,
+            },
+        );
         SCRATCH.set(scratch);
     };
     if (end - start.min(end)) * shape.kv_heads * shape.dim < SERIAL {
-        partial.chunks_exact_mut(rows * record).enumerate().for_each(work);
+        partial
+            .chunks_exact_mut(rows * record)
+            .enumerate()
+            .for_each(work);
     } else {
-        partial.par_chunks_exact_mut(rows * record).enumerate().for_each(work);
+        partial
+            .par_chunks_exact_mut(rows * record)
+            .enumerate()
+            .for_each(work);
     }
     let mut sum = vec![0f32; padded];
     for (row, out) in out.chunks_exact_mut(shape.dim).enumerate() {
         let (query, head) = (row / shape.heads, row % shape.heads);
         let (kv, local) = (head / group, query * group + head % group);
         let parts = || {
-            let part = |span: usize| &partial[((kv * spans.len() + span) * rows + local) * record..][..record];
-            (0..spans.len()).map(part).filter(|part| part[padded] > f32::NEG_INFINITY || part[padded].is_nan())
+            let part = |span: usize| {
+                &partial[((kv * spans.len() + span) * rows + local) * record..][..record]
+            };
+            (0..spans.len())
+                .map(part)
+                .filter(|part| part[padded] > f32::NEG_INFINITY || part[padded].is_nan())
         };
         let top = parts().map(|p| p[padded]).fold(f32::NEG_INFINITY, f32::max);
         let mut total = 0.0;
@@ -97,7 +122,13 @@ impl<T: Element> SimdOp for Span<'_, T> {
 
     #[inline(always)]
     unsafe fn run<S: Simd + BlockDot>(self) {
-        let Self { call, kv, span, scratch, partial } = self;
+        let Self {
+            call,
+            kv,
+            span,
+            scratch,
+            partial,
+        } = self;
         let (dim, padded, group) = (call.shape.dim, call.shape.padded(), call.shape.group());
         let rows = call.seen.len() * group;
         // Scores are written 16 at a time, so that a row's vectors may reach past its last key.
@@ -154,7 +185,8 @@ impl<T: Element> SimdOp for Span<'_, T> {
                         let to = partial.as_mut_ptr().add(d);
                         let mut acc = S::load(to);
                         for (i, weight) in weights.iter().enumerate() {
-                            acc = S::fma(S::splat(*weight), S::load(values.add(i * padded + d)), acc);
+                            acc =
+                                S::fma(S::splat(*weight), S::load(values.add(i * padded + d)), acc);
                         }
                         S::store(to, acc);
                     }

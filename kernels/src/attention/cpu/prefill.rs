@@ -43,14 +43,25 @@ pub(super) fn attention<T: Element>(call: &Call<'_, T>, out: &mut [T]) {
     let tiles = queries.div_ceil(step);
     assert_eq!(out.len(), queries * shape.heads * shape.dim);
     let output = Output(out.as_mut_ptr());
-    (0..tiles * shape.kv_heads).into_par_iter().for_each(|task| {
-        // Late tiles see the most keys: they go first, so that no thread is left with one at the end.
-        let (tile, kv) = (tiles - 1 - task / shape.kv_heads, task % shape.kv_heads);
-        let queries = tile * step..((tile + 1) * step).min(queries);
-        let mut scratch = SCRATCH.take();
-        dispatch(call.path, Tile { call, kv, queries, scratch: &mut scratch, output });
-        SCRATCH.set(scratch);
-    });
+    (0..tiles * shape.kv_heads)
+        .into_par_iter()
+        .for_each(|task| {
+            // Late tiles see the most keys: they go first, so that no thread is left with one at the end.
+            let (tile, kv) = (tiles - 1 - task / shape.kv_heads, task % shape.kv_heads);
+            let queries = tile * step..((tile + 1) * step).min(queries);
+            let mut scratch = SCRATCH.take();
+            dispatch(
+                call.path,
+                Tile {
+                    call,
+                    kv,
+                    queries,
+                    scratch: &mut scratch,
+                    output,
+                },
+            );
+            SCRATCH.set(scratch);
+        });
 }
 
 struct Tile<'a, T> {
@@ -66,15 +77,29 @@ impl<T: Element> SimdOp for Tile<'_, T> {
 
     #[inline(always)]
     unsafe fn run<S: Simd + BlockDot>(self) {
-        let Self { call, kv, queries, scratch, output } = self;
+        let Self {
+            call,
+            kv,
+            queries,
+            scratch,
+            output,
+        } = self;
         let (dim, padded, group) = (call.shape.dim, call.shape.padded(), call.shape.group());
         let rows = queries.len() * group;
         let seen = &call.seen[queries.clone()];
-        let start = seen.iter().filter(|r| !r.is_empty()).map(|r| r.start).min().unwrap_or(0);
+        let start = seen
+            .iter()
+            .filter(|r| !r.is_empty())
+            .map(|r| r.start)
+            .min()
+            .unwrap_or(0);
         let end = seen.iter().map(|r| r.end).max().unwrap_or(0);
 
         scratch.clear();
-        scratch.resize(rows * (2 * padded + KEYS + 2) + 2 * KEYS * padded + padded, 0.0);
+        scratch.resize(
+            rows * (2 * padded + KEYS + 2) + 2 * KEYS * padded + padded,
+            0.0,
+        );
         let (q, rest) = scratch.split_at_mut(rows * padded);
         let (acc, rest) = rest.split_at_mut(rows * padded);
         let (scores, rest) = rest.split_at_mut(rows * KEYS);
@@ -148,7 +173,13 @@ impl<T: Element> SimdOp for Tile<'_, T> {
 
 /// Turns a row of scores into weights under the largest score so far, and scales what was summed under the last one.
 #[inline(always)]
-unsafe fn online<S: Simd>(scores: &mut [f32], top: &mut f32, total: &mut f32, acc: *mut f32, padded: usize) {
+unsafe fn online<S: Simd>(
+    scores: &mut [f32],
+    top: &mut f32,
+    total: &mut f32,
+    acc: *mut f32,
+    padded: usize,
+) {
     // SAFETY: the caller's slices hold whole vectors.
     unsafe {
         let at = scores.as_mut_ptr();

@@ -12,7 +12,13 @@ use crate::simd::{Neon, NeonDot};
 unsafe fn quad128<const BITS: u32>(packed: *const u8, quad: usize, at: usize) -> int8x16_t {
     unsafe {
         let vector = |offset: usize| vld1q_u8(packed.add(offset + at));
-        let shifted = |v, by: usize| if by == 0 { v } else { vshlq_u8(v, vdupq_n_s8(-(by as i8))) };
+        let shifted = |v, by: usize| {
+            if by == 0 {
+                v
+            } else {
+                vshlq_u8(v, vdupq_n_s8(-(by as i8)))
+            }
+        };
         let (nibble, pair, single) = planes(BITS);
         if BITS == 8 {
             return vreinterpretq_s8_u8(vector(quad * QUAD));
@@ -20,12 +26,20 @@ unsafe fn quad128<const BITS: u32>(packed: *const u8, quad: usize, at: usize) ->
         let mut code = vdupq_n_u8(0);
         if let Some(base) = nibble {
             let v = shifted(vector(base + quad % 4 * QUAD), 4 * (quad / 4));
-            code = if quad / 4 == 1 { v } else { vandq_u8(v, vdupq_n_u8(15)) };
+            code = if quad / 4 == 1 {
+                v
+            } else {
+                vandq_u8(v, vdupq_n_u8(15))
+            };
         }
         if let Some(base) = pair {
             let v = shifted(vector(base + quad / 4 * QUAD), 2 * (quad % 4));
             let v = vandq_u8(v, vdupq_n_u8(3));
-            let v = if nibble.is_some() { vshlq_n_u8::<4>(v) } else { v };
+            let v = if nibble.is_some() {
+                vshlq_n_u8::<4>(v)
+            } else {
+                v
+            };
             code = vorrq_u8(code, v);
         }
         if let Some(base) = single {
@@ -181,6 +195,8 @@ impl_block_dot!(NeonDot, 4);
 unsafe fn half_scales(from: *const i8) -> int32x4_t {
     unsafe {
         let word = from.cast::<u32>().read_unaligned();
-        vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(word)))))
+        vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(
+            word,
+        )))))
     }
 }

@@ -24,7 +24,11 @@ impl BlockDot for Portable {
             let mut unpacked = [0i16; codes::QUAD];
             for (byte, code) in unpacked.iter_mut().enumerate() {
                 let raw = codes::code(BITS, packed, quad, byte);
-                *code = if BITS == 8 { i16::from(raw as i8) } else { i16::from(raw) };
+                *code = if BITS == 8 {
+                    i16::from(raw as i8)
+                } else {
+                    i16::from(raw)
+                };
             }
             for (x, sums) in x.iter().zip(&mut sums) {
                 for (four, sum) in unpacked.chunks_exact(4).zip(&mut sums[quad / 4]) {
@@ -54,11 +58,16 @@ impl BlockDot for Portable {
     #[inline(always)]
     unsafe fn element<const BITS: u32>(packed: *const u8, quad: usize, j: usize) -> Self::Row {
         // SAFETY: the caller's pointer is valid for a packed block.
-        let packed = unsafe { std::slice::from_raw_parts(packed, TILE * BLOCK * BITS as usize / 8) };
+        let packed =
+            unsafe { std::slice::from_raw_parts(packed, TILE * BLOCK * BITS as usize / 8) };
         let mut out = [[0f32; 8]; 2];
         for column in 0..TILE {
             let raw = codes::code(BITS, packed, quad, 4 * column + j);
-            out[column / 8][column % 8] = if BITS == 8 { f32::from(raw as i8) } else { f32::from(raw) };
+            out[column / 8][column % 8] = if BITS == 8 {
+                f32::from(raw as i8)
+            } else {
+                f32::from(raw)
+            };
         }
         out
     }

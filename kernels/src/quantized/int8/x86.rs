@@ -13,7 +13,11 @@ unsafe fn quad256<const BITS: u32>(packed: *const u8, quad: usize, at: usize) ->
     unsafe {
         let vector = |offset: usize| _mm256_loadu_si256(packed.add(offset + at).cast());
         let shifted = |v, by: usize| {
-            if by == 0 { v } else { _mm256_srl_epi16(v, _mm_cvtsi32_si128(by as i32)) }
+            if by == 0 {
+                v
+            } else {
+                _mm256_srl_epi16(v, _mm_cvtsi32_si128(by as i32))
+            }
         };
         let (nibble, pair, single) = planes(BITS);
         if BITS == 8 {
@@ -27,7 +31,11 @@ unsafe fn quad256<const BITS: u32>(packed: *const u8, quad: usize, at: usize) ->
         if let Some(base) = pair {
             let v = shifted(vector(base + quad / 4 * QUAD), 2 * (quad % 4));
             let v = _mm256_and_si256(v, _mm256_set1_epi8(3));
-            let v = if nibble.is_some() { _mm256_slli_epi16::<4>(v) } else { v };
+            let v = if nibble.is_some() {
+                _mm256_slli_epi16::<4>(v)
+            } else {
+                v
+            };
             code = _mm256_or_si256(code, v);
         }
         if let Some(base) = single {
@@ -47,7 +55,11 @@ unsafe fn quad512<const BITS: u32>(packed: *const u8, quad: usize) -> __m512i {
     unsafe {
         let vector = |offset: usize| _mm512_loadu_si512(packed.add(offset).cast());
         let shifted = |v, by: usize| {
-            if by == 0 { v } else { _mm512_srl_epi16(v, _mm_cvtsi32_si128(by as i32)) }
+            if by == 0 {
+                v
+            } else {
+                _mm512_srl_epi16(v, _mm_cvtsi32_si128(by as i32))
+            }
         };
         let (nibble, pair, single) = planes(BITS);
         if BITS == 8 {
@@ -62,7 +74,11 @@ unsafe fn quad512<const BITS: u32>(packed: *const u8, quad: usize) -> __m512i {
         if let Some(base) = pair {
             let v = shifted(vector(base + quad / 4 * QUAD), 2 * (quad % 4));
             let v = _mm512_and_si512(v, _mm512_set1_epi8(3));
-            let v = if nibble.is_some() { _mm512_slli_epi16::<4>(v) } else { v };
+            let v = if nibble.is_some() {
+                _mm512_slli_epi16::<4>(v)
+            } else {
+                v
+            };
             code = _mm512_or_si512(code, v);
         }
         if let Some(base) = single {
@@ -156,7 +172,11 @@ impl BlockDot for Avx2 {
             let up = _mm_cvtsi32_si128(24 - 8 * j as i32);
             [0, 32].map(|at| {
                 let top = _mm256_sll_epi32(quad256::<BITS>(codes, quad, at), up);
-                let value = if BITS == 8 { _mm256_srai_epi32::<24>(top) } else { _mm256_srli_epi32::<24>(top) };
+                let value = if BITS == 8 {
+                    _mm256_srai_epi32::<24>(top)
+                } else {
+                    _mm256_srli_epi32::<24>(top)
+                };
                 _mm256_cvtepi32_ps(value)
             })
         }
@@ -208,7 +228,10 @@ impl BlockDot for Avx512 {
             let top = _mm512_sll_epi32(quad512::<BITS>(codes, quad), up);
             let value = _mm512_srli_epi32::<24>(top);
             let bias = if BITS == 8 { Self::SIGNED_BIAS } else { 0 };
-            [_mm512_cvtepi32_ps(_mm512_sub_epi32(value, _mm512_set1_epi32(bias)))]
+            [_mm512_cvtepi32_ps(_mm512_sub_epi32(
+                value,
+                _mm512_set1_epi32(bias),
+            ))]
         }
     }
 }

@@ -62,7 +62,10 @@ impl AttentionCache {
 
     /// Bytes allocated.
     pub fn bytes(&self) -> usize {
-        2 * self.capacity() * self.spec.num_kv_heads * self.spec.head_dim * self.spec.dtype.size_in_bytes()
+        2 * self.capacity()
+            * self.spec.num_kv_heads
+            * self.spec.head_dim
+            * self.spec.dtype.size_in_bytes()
     }
 
     /// Makes room for `rows` in all, keeping what is held.
@@ -84,8 +87,12 @@ impl AttentionCache {
         if self.len > 0
             && let Some((keys, values)) = &self.buffers
         {
-            grown.0.slice_set(&keys.narrow(1, 0, self.len)?.contiguous()?, 1, 0)?;
-            grown.1.slice_set(&values.narrow(1, 0, self.len)?.contiguous()?, 1, 0)?;
+            grown
+                .0
+                .slice_set(&keys.narrow(1, 0, self.len)?.contiguous()?, 1, 0)?;
+            grown
+                .1
+                .slice_set(&values.narrow(1, 0, self.len)?.contiguous()?, 1, 0)?;
         }
         self.buffers = Some(grown);
         Ok(())
@@ -120,7 +127,9 @@ impl AttentionCache {
     /// When nothing is held.
     pub fn view(&self) -> Result<(Tensor, Tensor)> {
         match &self.buffers {
-            Some((keys, values)) => Ok((keys.narrow(1, 0, self.len)?, values.narrow(1, 0, self.len)?)),
+            Some((keys, values)) => {
+                Ok((keys.narrow(1, 0, self.len)?, values.narrow(1, 0, self.len)?))
+            }
             None => candle_core::bail!("the cache is empty"),
         }
     }
@@ -142,7 +151,10 @@ impl AttentionCache {
             )),
             _ => None,
         };
-        Ok(AttentionSnapshot { rows, len: self.len })
+        Ok(AttentionSnapshot {
+            rows,
+            len: self.len,
+        })
     }
 
     /// Replaces what is held by a snapshot's copy.
@@ -197,7 +209,14 @@ mod tests {
     }
 
     fn held(cache: &AttentionCache) -> Vec<f32> {
-        cache.view().unwrap().0.flatten_all().unwrap().to_vec1().unwrap()
+        cache
+            .view()
+            .unwrap()
+            .0
+            .flatten_all()
+            .unwrap()
+            .to_vec1()
+            .unwrap()
     }
 
     #[test]

@@ -34,7 +34,9 @@ pub enum CacheError {
         expected: usize,
     },
     /// The layers do not hold the same tokens; the cache must be thrown away.
-    #[error("the cache's layers disagree: layer {layer} holds {found} tokens instead of {expected}")]
+    #[error(
+        "the cache's layers disagree: layer {layer} holds {found} tokens instead of {expected}"
+    )]
     Inconsistent {
         /// The layer.
         layer: usize,
@@ -87,7 +89,12 @@ impl SequenceCache {
     /// When the layers disagree.
     pub fn token_count(&self) -> Result<usize, CacheError> {
         let expected = self.positions.0.len();
-        match self.layers.iter().enumerate().find(|(_, layer)| layer.len() != expected) {
+        match self
+            .layers
+            .iter()
+            .enumerate()
+            .find(|(_, layer)| layer.len() != expected)
+        {
             Some((layer, cache)) => Err(CacheError::Inconsistent {
                 layer,
                 found: cache.len(),
@@ -177,7 +184,8 @@ impl SequenceCache {
     /// When the layers disagree or memory ran out.
     pub fn snapshot(&self) -> Result<SequenceSnapshot, CacheError> {
         self.token_count()?;
-        let layers: candle_core::Result<Vec<_>> = self.layers.iter().map(AttentionCache::snapshot).collect();
+        let layers: candle_core::Result<Vec<_>> =
+            self.layers.iter().map(AttentionCache::snapshot).collect();
         Ok(SequenceSnapshot {
             layers: layers?,
             positions: self.positions.clone(),
@@ -244,7 +252,11 @@ mod tests {
         SequenceCache::new(vec![spec; 3])
     }
 
-    fn pass(cache: &mut SequenceCache, positions: Positions, fail_at: Option<usize>) -> Result<Vec<u32>, CacheError> {
+    fn pass(
+        cache: &mut SequenceCache,
+        positions: Positions,
+        fail_at: Option<usize>,
+    ) -> Result<Vec<u32>, CacheError> {
         let tokens = positions.len();
         cache.extend(&positions, |layers, cached| {
             for (i, layer) in layers.iter_mut().enumerate() {
@@ -262,13 +274,21 @@ mod tests {
     fn next_position_is_the_true_one_after_a_sparse_pass() {
         let mut cache = cache();
         pass(&mut cache, Positions::contiguous(0, 2), None).unwrap();
-        let cached = pass(&mut cache, Positions::selected(vec![7, 9, 119]).unwrap(), None).unwrap();
+        let cached = pass(
+            &mut cache,
+            Positions::selected(vec![7, 9, 119]).unwrap(),
+            None,
+        )
+        .unwrap();
         assert_eq!(cached, [0, 1, 7, 9, 119]);
         assert_eq!(cache.token_count(), Ok(5));
         assert_eq!(cache.next_position(), 120);
         assert_eq!(
             pass(&mut cache, Positions::contiguous(5, 1), None),
-            Err(CacheError::NotAscending { found: 5, next: 120 })
+            Err(CacheError::NotAscending {
+                found: 5,
+                next: 120
+            })
         );
     }
 
@@ -291,14 +311,26 @@ mod tests {
         pass(&mut cache, Positions::contiguous(0, 10), None).unwrap();
         let snapshot = cache.snapshot().unwrap();
         cache.trim(4);
-        assert_eq!((cache.token_count().unwrap(), cache.next_position()), (4, 4));
+        assert_eq!(
+            (cache.token_count().unwrap(), cache.next_position()),
+            (4, 4)
+        );
         cache.trim(100);
         assert_eq!(cache.token_count(), Ok(4));
         cache.restore(&snapshot).unwrap();
-        assert_eq!((cache.token_count().unwrap(), cache.next_position()), (10, 10));
+        assert_eq!(
+            (cache.token_count().unwrap(), cache.next_position()),
+            (10, 10)
+        );
         cache.trim(0);
-        assert_eq!((cache.token_count().unwrap(), cache.next_position()), (0, 0));
+        assert_eq!(
+            (cache.token_count().unwrap(), cache.next_position()),
+            (0, 0)
+        );
         let mut other = SequenceCache::new(vec![]);
-        assert!(matches!(other.restore(&snapshot), Err(CacheError::OtherModel { .. })));
+        assert!(matches!(
+            other.restore(&snapshot),
+            Err(CacheError::OtherModel { .. })
+        ));
     }
 }

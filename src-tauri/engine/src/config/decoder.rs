@@ -64,7 +64,9 @@ impl DecoderConfig {
         if num_heads % num_kv_heads != 0 {
             return Err(ModelError::corrupt(
                 source.path(),
-                format!("{num_heads} query heads cannot be shared evenly by {num_kv_heads} key/value heads"),
+                format!(
+                    "{num_heads} query heads cannot be shared evenly by {num_kv_heads} key/value heads"
+                ),
             ));
         }
         let head_dim = match source.usize(HEAD_DIM)? {
@@ -74,7 +76,9 @@ impl DecoderConfig {
         if head_dim == 0 || head_dim % 2 != 0 {
             return Err(ModelError::corrupt(
                 source.path(),
-                format!("a head width of {head_dim} cannot be rotated; it must be even and positive"),
+                format!(
+                    "a head width of {head_dim} cannot be rotated; it must be even and positive"
+                ),
             ));
         }
         if let Some(value_dim) = source.usize(VALUE_DIM)?
@@ -100,7 +104,10 @@ impl DecoderConfig {
         if num_layers > MAX_LAYERS {
             return Err(ModelError::corrupt(
                 source.path(),
-                format!("\"{}\" is {num_layers}, which no model has", source.name(NUM_LAYERS)),
+                format!(
+                    "\"{}\" is {num_layers}, which no model has",
+                    source.name(NUM_LAYERS)
+                ),
             ));
         }
         let context_length = source.positive(CONTEXT_LENGTH)?;
@@ -109,7 +116,10 @@ impl DecoderConfig {
         if !(0.0..1.0).contains(&rms_norm_eps) {
             return Err(ModelError::corrupt(
                 source.path(),
-                format!("\"{}\" is {rms_norm_eps}; expected a small positive number", source.name(RMS_NORM_EPS)),
+                format!(
+                    "\"{}\" is {rms_norm_eps}; expected a small positive number",
+                    source.name(RMS_NORM_EPS)
+                ),
             ));
         }
         Ok(Self {

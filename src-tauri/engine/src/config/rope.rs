@@ -71,7 +71,11 @@ impl RopeConfig {
     ///
     /// # Errors
     /// When a value has the wrong type or range, or the kind of scaling is not supported.
-    pub fn read(source: &ConfigSource, head_dim: usize, context_length: usize) -> Result<Self, ModelError> {
+    pub fn read(
+        source: &ConfigSource,
+        head_dim: usize,
+        context_length: usize,
+    ) -> Result<Self, ModelError> {
         let config = if source.is_gguf() {
             Self::read_gguf(source, head_dim, context_length)?
         } else {
@@ -80,20 +84,32 @@ impl RopeConfig {
         if config.theta <= 1.0 {
             return Err(ModelError::corrupt(
                 source.path(),
-                format!("the rotary base \"rope_theta\" is {}; expected a number above 1", config.theta),
+                format!(
+                    "the rotary base \"rope_theta\" is {}; expected a number above 1",
+                    config.theta
+                ),
             ));
         }
         if config.dim == 0 || config.dim > head_dim || !config.dim.is_multiple_of(2) {
             return Err(ModelError::corrupt(
                 source.path(),
-                format!("{} rotated dimensions do not fit a head of {head_dim}", config.dim),
+                format!(
+                    "{} rotated dimensions do not fit a head of {head_dim}",
+                    config.dim
+                ),
             ));
         }
         Ok(config)
     }
 
-    fn read_json(source: &ConfigSource, head_dim: usize, context_length: usize) -> Result<Self, ModelError> {
-        let parameters = source.json("rope_parameters").or_else(|| source.json("rope_scaling"));
+    fn read_json(
+        source: &ConfigSource,
+        head_dim: usize,
+        context_length: usize,
+    ) -> Result<Self, ModelError> {
+        let parameters = source
+            .json("rope_parameters")
+            .or_else(|| source.json("rope_scaling"));
         let number = |name: &str| -> Result<Option<f64>, ModelError> {
             match parameters.and_then(|p| p.get(name)) {
                 None | Some(Value::Null) => Ok(None),
@@ -111,7 +127,9 @@ impl RopeConfig {
                 Some(value) if value > 0.0 => Ok(value),
                 Some(value) => Err(ModelError::corrupt(
                     source.path(),
-                    format!("the rotary parameter \"{name}\" is {value}; expected a positive number"),
+                    format!(
+                        "the rotary parameter \"{name}\" is {value}; expected a positive number"
+                    ),
                 )),
                 None => Err(ModelError::corrupt(
                     source.path(),
@@ -200,8 +218,14 @@ impl RopeConfig {
         })
     }
 
-    fn read_gguf(source: &ConfigSource, head_dim: usize, context_length: usize) -> Result<Self, ModelError> {
-        let positive = |key: Key| -> Result<Option<f64>, ModelError> { Ok(source.f64(key)?.filter(|n| *n > 0.0)) };
+    fn read_gguf(
+        source: &ConfigSource,
+        head_dim: usize,
+        context_length: usize,
+    ) -> Result<Self, ModelError> {
+        let positive = |key: Key| -> Result<Option<f64>, ModelError> {
+            Ok(source.f64(key)?.filter(|n| *n > 0.0))
+        };
         let factor = match positive(SCALING_FACTOR)? {
             Some(factor) => Some(factor),
             None => positive(SCALE_LINEAR)?,
@@ -209,7 +233,9 @@ impl RopeConfig {
         let scaling = match (source.string(SCALING_TYPE)?.as_deref(), factor) {
             (None | Some("none"), None) => RopeScaling::None,
             (Some("none"), _) => RopeScaling::None,
-            (None | Some("linear"), Some(factor)) if factor != 1.0 => RopeScaling::Linear { factor },
+            (None | Some("linear"), Some(factor)) if factor != 1.0 => {
+                RopeScaling::Linear { factor }
+            }
             (None | Some("linear"), _) => RopeScaling::None,
             (Some("yarn"), factor) => {
                 let original_context = positive(SCALING_ORIGINAL)?.unwrap_or(context_length as f64);
@@ -219,7 +245,8 @@ impl RopeConfig {
                     original_context,
                     beta_fast: 32.0,
                     beta_slow: 1.0,
-                    attention_factor: positive(SCALING_ATTENTION)?.unwrap_or(1.0) * yarn_mscale(factor, 1.0),
+                    attention_factor: positive(SCALING_ATTENTION)?.unwrap_or(1.0)
+                        * yarn_mscale(factor, 1.0),
                     truncate: true,
                 }
             }
@@ -247,14 +274,20 @@ impl RopeConfig {
         };
         match &self.scaling {
             RopeScaling::None => ((0..half).map(plain).collect(), 1.0),
-            RopeScaling::Linear { factor } => ((0..half).map(|i| plain(i) / *factor as f32).collect(), 1.0),
+            RopeScaling::Linear { factor } => {
+                ((0..half).map(|i| plain(i) / *factor as f32).collect(), 1.0)
+            }
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,
                 high_freq_factor,
                 original_context,
             } => {
-                let (factor, low, high) = (*factor as f32, *low_freq_factor as f32, *high_freq_factor as f32);
+                let (factor, low, high) = (
+                    *factor as f32,
+                    *low_freq_factor as f32,
+                    *high_freq_factor as f32,
+                );
                 let original = *original_context as f32;
                 let frequencies = (0..half).map(|i| {
                     let inverse = plain(i);
@@ -280,7 +313,8 @@ impl RopeConfig {
             } => {
                 let dim = self.dim as f64;
                 let correction = |rotations: f64| {
-                    dim * (original_context / (rotations * 2.0 * std::f64::consts::PI)).ln() / (2.0 * self.theta.ln())
+                    dim * (original_context / (rotations * 2.0 * std::f64::consts::PI)).ln()
+                        / (2.0 * self.theta.ln())
                 };
                 let (mut low, mut high) = (correction(*beta_fast), correction(*beta_slow));
                 if *truncate {
@@ -304,7 +338,11 @@ impl RopeConfig {
 
 /// YaRN's attention scale (section 3.4 of the paper): `0.1 m ln(s) + 1` for a stretch `s` above 1.
 fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
-    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+    if factor <= 1.0 {
+        1.0
+    } else {
+        0.1 * mscale * factor.ln() + 1.0
+    }
 }
 
 #[cfg(test)]

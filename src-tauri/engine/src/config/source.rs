@@ -52,8 +52,8 @@ impl ConfigSource {
     pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("config.json");
         let text = std::fs::read_to_string(&path).map_err(|e| ModelError::io(&path, e))?;
-        let value: Value =
-            serde_json::from_str(&text).map_err(|e| ModelError::corrupt(&path, format!("not valid JSON: {e}")))?;
+        let value: Value = serde_json::from_str(&text)
+            .map_err(|e| ModelError::corrupt(&path, format!("not valid JSON: {e}")))?;
         if !value.is_object() {
             return Err(ModelError::corrupt(&path, "expected a JSON object"));
         }
@@ -95,7 +95,9 @@ impl ConfigSource {
             Self::Json { path, value } => value
                 .get("model_type")
                 .and_then(Value::as_str)
-                .ok_or_else(|| ModelError::corrupt(path, "\"model_type\" is missing or not a string")),
+                .ok_or_else(|| {
+                    ModelError::corrupt(path, "\"model_type\" is missing or not a string")
+                }),
             Self::Gguf { architecture, .. } => Ok(architecture),
         }
     }
@@ -107,7 +109,10 @@ impl ConfigSource {
     fn wrong_type(path: &Path, name: &str, expected: &str, found: &Value) -> ModelError {
         let found = found.to_string();
         let found: String = found.chars().take(40).collect();
-        ModelError::corrupt(path, format!("\"{name}\" must be {expected}, found {found}"))
+        ModelError::corrupt(
+            path,
+            format!("\"{name}\" must be {expected}, found {found}"),
+        )
     }
 
     /// A count; `None` when absent or null.
@@ -122,7 +127,12 @@ impl ConfigSource {
                     key.json.to_string(),
                     found
                         .as_u64()
-                        .or_else(|| found.as_f64().filter(|f| f.fract() == 0.0 && *f >= 0.0).map(|f| f as u64))
+                        .or_else(|| {
+                            found
+                                .as_f64()
+                                .filter(|f| f.fract() == 0.0 && *f >= 0.0)
+                                .map(|f| f as u64)
+                        })
                         .ok_or_else(|| Self::wrong_type(path, key.json, "a whole number", found))?,
                 ),
             },
@@ -153,7 +163,10 @@ impl ConfigSource {
     /// When it is missing, zero or of the wrong type.
     pub fn positive(&self, key: Key) -> Result<usize, ModelError> {
         match self.usize(key)? {
-            Some(0) => Err(ModelError::corrupt(self.path(), format!("\"{}\" is 0", self.name(key)))),
+            Some(0) => Err(ModelError::corrupt(
+                self.path(),
+                format!("\"{}\" is 0", self.name(key)),
+            )),
             Some(n) => Ok(n),
             None => Err(self.missing(key)),
         }
@@ -167,7 +180,11 @@ impl ConfigSource {
         let found = match self {
             Self::Json { path, value } => match value.get(key.json) {
                 None | Some(Value::Null) => None,
-                Some(found) => Some(found.as_f64().ok_or_else(|| Self::wrong_type(path, key.json, "a number", found))?),
+                Some(found) => Some(
+                    found
+                        .as_f64()
+                        .ok_or_else(|| Self::wrong_type(path, key.json, "a number", found))?,
+                ),
             },
             Self::Gguf { file, architecture } => file
                 .metadata()

@@ -7,8 +7,8 @@ use super::{Array, Metadata, Text, Value};
 /// Builds the bytes of a GGUF file. Nothing is checked, so that tests can write wrong files.
 #[derive(Clone, Debug)]
 pub(crate) struct GgufBuilder {
-    pub version: u32,
-    pub alignment: usize,
+    pub(crate) version: u32,
+    pub(crate) alignment: usize,
     pairs: Vec<u8>,
     pair_count: u64,
     tensors: Vec<u8>,
@@ -75,7 +75,7 @@ fn array_bytes(array: &Array) -> Vec<u8> {
 }
 
 impl GgufBuilder {
-    pub fn pair(mut self, key: &str, value: Value) -> Self {
+    pub(crate) fn pair(mut self, key: &str, value: Value) -> Self {
         let (id, bytes) = match &value {
             Value::U8(x) => (0, x.to_le_bytes().to_vec()),
             Value::I8(x) => (1, x.to_le_bytes().to_vec()),
@@ -100,7 +100,7 @@ impl GgufBuilder {
     }
 
     /// A pair whose value bytes are given as they are.
-    pub fn raw_pair(mut self, key: &[u8], type_id: u32, value: &[u8]) -> Self {
+    pub(crate) fn raw_pair(mut self, key: &[u8], type_id: u32, value: &[u8]) -> Self {
         self.pairs.extend(string_bytes(key));
         self.pairs.extend(type_id.to_le_bytes());
         self.pairs.extend(value);
@@ -109,7 +109,7 @@ impl GgufBuilder {
     }
 
     /// A tensor at the next aligned offset; `shape` is outermost first.
-    pub fn tensor(mut self, name: &str, type_id: u32, shape: &[u64], data: &[u8]) -> Self {
+    pub(crate) fn tensor(mut self, name: &str, type_id: u32, shape: &[u64], data: &[u8]) -> Self {
         let offset = self.data.len().next_multiple_of(self.alignment);
         self.data.resize(offset, 0);
         self.data.extend(data);
@@ -117,7 +117,13 @@ impl GgufBuilder {
     }
 
     /// The description of a tensor, without data.
-    pub fn raw_tensor(mut self, name: &str, type_id: u32, shape: &[u64], offset: u64) -> Self {
+    pub(crate) fn raw_tensor(
+        mut self,
+        name: &str,
+        type_id: u32,
+        shape: &[u64],
+        offset: u64,
+    ) -> Self {
         self.tensors.extend(string_bytes(name.as_bytes()));
         self.tensors.extend((shape.len() as u32).to_le_bytes());
         for dimension in shape.iter().rev() {
@@ -129,13 +135,12 @@ impl GgufBuilder {
         self
     }
 
-    pub fn data(mut self, data: &[u8]) -> Self {
+    pub(crate) fn data(mut self, data: &[u8]) -> Self {
         self.data.extend(data);
         self
     }
 
-    /// (bytes of the file, position of the data section in it).
-    pub fn build_with_data_start(&self) -> (Vec<u8>, usize) {
+    pub(crate) fn build(&self) -> Vec<u8> {
         let mut bytes = b"GGUF".to_vec();
         bytes.extend(self.version.to_le_bytes());
         bytes.extend(self.tensor_count.to_le_bytes());
@@ -147,14 +152,10 @@ impl GgufBuilder {
             bytes.resize(start, 0);
             bytes.extend(&self.data);
         }
-        (bytes, start)
+        bytes
     }
 
-    pub fn build(&self) -> Vec<u8> {
-        self.build_with_data_start().0
-    }
-
-    pub fn write(&self, folder: &Path, name: &str) -> PathBuf {
+    pub(crate) fn write(&self, folder: &Path, name: &str) -> PathBuf {
         let path = folder.join(name);
         std::fs::write(&path, self.build()).unwrap();
         path

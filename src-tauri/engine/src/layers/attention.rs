@@ -44,7 +44,12 @@ impl Attention {
     ///
     /// # Errors
     /// When a weight is missing or has another shape.
-    pub fn load(weights: &Weights, prefix: &str, model: &DecoderConfig, config: AttentionConfig) -> std::result::Result<Self, ModelError> {
+    pub fn load(
+        weights: &Weights,
+        prefix: &str,
+        model: &DecoderConfig,
+        config: AttentionConfig,
+    ) -> std::result::Result<Self, ModelError> {
         let DecoderConfig {
             hidden_size,
             num_heads,
@@ -64,9 +69,24 @@ impl Attention {
         };
         Ok(Self {
             q_proj: linear("q_proj", num_heads * head_dim, hidden_size, config.qkv_bias)?,
-            k_proj: linear("k_proj", num_kv_heads * head_dim, hidden_size, config.qkv_bias)?,
-            v_proj: linear("v_proj", num_kv_heads * head_dim, hidden_size, config.qkv_bias)?,
-            o_proj: linear("o_proj", hidden_size, num_heads * head_dim, config.output_bias)?,
+            k_proj: linear(
+                "k_proj",
+                num_kv_heads * head_dim,
+                hidden_size,
+                config.qkv_bias,
+            )?,
+            v_proj: linear(
+                "v_proj",
+                num_kv_heads * head_dim,
+                hidden_size,
+                config.qkv_bias,
+            )?,
+            o_proj: linear(
+                "o_proj",
+                hidden_size,
+                num_heads * head_dim,
+                config.output_bias,
+            )?,
             q_norm: norm("q_norm")?,
             k_norm: norm("k_norm")?,
             num_heads,
@@ -90,9 +110,18 @@ impl Attention {
         cache: &mut AttentionCache,
     ) -> Result<Tensor> {
         let tokens = x.dim(0)?;
-        let q = self.q_proj.forward(x)?.reshape((tokens, self.num_heads, self.head_dim))?;
-        let k = self.k_proj.forward(x)?.reshape((tokens, self.num_kv_heads, self.head_dim))?;
-        let v = self.v_proj.forward(x)?.reshape((tokens, self.num_kv_heads, self.head_dim))?;
+        let q = self
+            .q_proj
+            .forward(x)?
+            .reshape((tokens, self.num_heads, self.head_dim))?;
+        let k = self
+            .k_proj
+            .forward(x)?
+            .reshape((tokens, self.num_kv_heads, self.head_dim))?;
+        let v = self
+            .v_proj
+            .forward(x)?
+            .reshape((tokens, self.num_kv_heads, self.head_dim))?;
         let q = angles.rotate(&normed(q, self.q_norm.as_ref())?)?;
         let k = angles.rotate(&normed(k, self.k_norm.as_ref())?)?;
         cache.append(&k.transpose(0, 1)?, &v.transpose(0, 1)?)?;

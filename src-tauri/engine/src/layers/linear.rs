@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Module, Result, Tensor, quantized::{QMatMul, QTensor}};
+use candle_core::{
+    DType, Device, Module, Result, Tensor,
+    quantized::{QMatMul, QTensor},
+};
 
 /// A block-quantized matrix `[rows, columns]`: packed for our own kernels, or in its stored form for the tensor library's (on GPUs, and
 /// for the types that our kernels lack).
@@ -30,14 +33,18 @@ impl PackedMatrix {
         match &self.0 {
             Packed::Kernel(matrix) => matrix.forward(x),
             // The library's quantized products take f32 and give f32 on every device.
-            Packed::Stock(tensor) => QMatMul::QTensor(tensor.clone()).forward(&x.to_dtype(DType::F32)?),
+            Packed::Stock(tensor) => {
+                QMatMul::QTensor(tensor.clone()).forward(&x.to_dtype(DType::F32)?)
+            }
         }
     }
 
     fn rows(&self, ids: &[u32], dtype: DType, device: &Device) -> Result<Tensor> {
         match &self.0 {
             Packed::Kernel(matrix) => matrix.dequantize_rows(ids, dtype),
-            Packed::Stock(tensor) => tensor.embedding(&Tensor::new(ids, device)?)?.to_dtype(dtype),
+            Packed::Stock(tensor) => tensor
+                .embedding(&Tensor::new(ids, device)?)?
+                .to_dtype(dtype),
         }
     }
 
@@ -110,7 +117,10 @@ impl Linear {
 
     /// Bytes of the weights.
     pub fn bytes(&self) -> usize {
-        let bias = self.bias.as_ref().map_or(0, |b| b.elem_count() * b.dtype().size_in_bytes());
+        let bias = self
+            .bias
+            .as_ref()
+            .map_or(0, |b| b.elem_count() * b.dtype().size_in_bytes());
         self.weight.bytes() + bias
     }
 }

@@ -21,7 +21,13 @@ impl GatedMlp {
     ///
     /// # Errors
     /// When a weight is missing or has another shape.
-    pub fn load(weights: &Weights, prefix: &str, hidden: usize, intermediate: usize, bias: Bias) -> std::result::Result<Self, ModelError> {
+    pub fn load(
+        weights: &Weights,
+        prefix: &str,
+        hidden: usize,
+        intermediate: usize,
+        bias: Bias,
+    ) -> std::result::Result<Self, ModelError> {
         Ok(Self {
             gate: weights.linear(&format!("{prefix}.gate_proj"), intermediate, hidden, bias)?,
             up: weights.linear(&format!("{prefix}.up_proj"), intermediate, hidden, bias)?,

@@ -37,7 +37,12 @@ impl Rotary {
     ///
     /// # Errors
     /// When the device fails.
-    pub fn angles(&self, positions: &Positions, dtype: DType, device: &Device) -> Result<RotaryAngles> {
+    pub fn angles(
+        &self,
+        positions: &Positions,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<RotaryAngles> {
         let half = self.inverse_frequencies.len();
         let mut cos = Vec::with_capacity(positions.len() * half);
         let mut sin = Vec::with_capacity(positions.len() * half);

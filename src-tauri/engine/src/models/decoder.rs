@@ -47,10 +47,14 @@ impl DecoderModel {
     ///
     /// # Errors
     /// When a weight is missing or has another shape than the configuration says.
-    pub(super) fn load(config: DecoderConfig, plan: &DecoderPlan, weights: &Weights) -> Result<Self, ModelError> {
-        let vocab_size = weights
-            .rows("model.embed_tokens")
-            .ok_or_else(|| crate::weights::missing_tensor(weights.path(), "model.embed_tokens.weight"))?;
+    pub(super) fn load(
+        config: DecoderConfig,
+        plan: &DecoderPlan,
+        weights: &Weights,
+    ) -> Result<Self, ModelError> {
+        let vocab_size = weights.rows("model.embed_tokens").ok_or_else(|| {
+            crate::weights::missing_tensor(weights.path(), "model.embed_tokens.weight")
+        })?;
         let embedding = weights.embedding("model.embed_tokens", vocab_size, config.hidden_size)?;
         let mut layers = Vec::new();
         for (i, attention) in plan.attention.iter().enumerate() {
@@ -61,7 +65,12 @@ impl DecoderModel {
             };
             layers.push(Layer {
                 input_norm: norm("input_layernorm")?,
-                attention: Attention::load(weights, &format!("{prefix}.self_attn"), &config, *attention)?,
+                attention: Attention::load(
+                    weights,
+                    &format!("{prefix}.self_attn"),
+                    &config,
+                    *attention,
+                )?,
                 post_attention_norm: norm("post_attention_layernorm")?,
                 mlp: GatedMlp::load(
                     weights,
@@ -80,12 +89,17 @@ impl DecoderModel {
         let head = if head_is_shared {
             embedding.as_head()
         } else {
-            weights.linear("lm_head", vocab_size, config.hidden_size, Bias::None)?
+            weights
+                .embedding("lm_head", vocab_size, config.hidden_size)?
+                .as_head()
         };
         let factors = weights.rope_frequency_factors(config.rope.dim / 2)?;
         Ok(Self {
             rotary: Rotary::new(&config.rope, factors.as_deref()),
-            norm: RmsNorm::new(weights.norm("model.norm", config.hidden_size)?, config.rms_norm_eps),
+            norm: RmsNorm::new(
+                weights.norm("model.norm", config.hidden_size)?,
+                config.rms_norm_eps,
+            ),
             embedding,
             layers,
             head,
@@ -108,8 +122,16 @@ impl Model for DecoderModel {
     }
 
     fn weight_bytes(&self) -> usize {
-        let layers: usize = self.layers.iter().map(|layer| layer.attention.bytes() + layer.mlp.bytes()).sum();
-        let head = if self.head_is_shared { 0 } else { self.head.bytes() };
+        let layers: usize = self
+            .layers
+            .iter()
+            .map(|layer| layer.attention.bytes() + layer.mlp.bytes())
+            .sum();
+        let head = if self.head_is_shared {
+            0
+        } else {
+            self.head.bytes()
+        };
         self.embedding.bytes() + layers + head
     }
 
@@ -127,7 +149,11 @@ impl Model for DecoderModel {
         SequenceCache::new(vec![spec; self.layers.len()])
     }
 
-    fn forward(&self, input: ForwardInput<'_>, cache: &mut SequenceCache) -> Result<Option<Tensor>, EngineError> {
+    fn forward(
+        &self,
+        input: ForwardInput<'_>,
+        cache: &mut SequenceCache,
+    ) -> Result<Option<Tensor>, EngineError> {
         let ForwardInput {
             tokens,
             positions,
@@ -146,25 +172,32 @@ impl Model for DecoderModel {
                 self.vocab_size
             )));
         }
-        cache.extend(positions, |caches, cached| -> Result<Option<Tensor>, EngineError> {
-            let angles = self.rotary.angles(positions, self.dtype, &self.device)?;
-            let mut x = self.embedding.forward(tokens, &self.device)?;
-            for (layer, cache) in self.layers.iter().zip(caches) {
-                let attended = layer
-                    .attention
-                    .forward(&layer.input_norm.forward(&x)?, &angles, positions, cached, cache)?;
-                x = (x + attended)?;
-                let fed = layer.mlp.forward(&layer.post_attention_norm.forward(&x)?)?;
-                x = (x + fed)?;
-            }
-            let x = match logits {
-                LogitRows::None => return Ok(None),
-                LogitRows::Last => x.narrow(0, tokens.len() - 1, 1)?,
-                LogitRows::All => x,
-            };
-            let logits = self.head.forward(&self.norm.forward(&x)?)?;
-            Ok(Some(logits.to_dtype(DType::F32)?))
-        })
+        cache.extend(
+            positions,
+            |caches, cached| -> Result<Option<Tensor>, EngineError> {
+                let angles = self.rotary.angles(positions, self.dtype, &self.device)?;
+                let mut x = self.embedding.forward(tokens, &self.device)?;
+                for (layer, cache) in self.layers.iter().zip(caches) {
+                    let attended = layer.attention.forward(
+                        &layer.input_norm.forward(&x)?,
+                        &angles,
+                        positions,
+                        cached,
+                        cache,
+                    )?;
+                    x = (x + attended)?;
+                    let fed = layer.mlp.forward(&layer.post_attention_norm.forward(&x)?)?;
+                    x = (x + fed)?;
+                }
+                let x = match logits {
+                    LogitRows::None => return Ok(None),
+                    LogitRows::Last => x.narrow(0, tokens.len() - 1, 1)?,
+                    LogitRows::All => x,
+                };
+                let logits = self.head.forward(&self.norm.forward(&x)?)?;
+                Ok(Some(logits.to_dtype(DType::F32)?))
+            },
+        )
     }
 }
 
@@ -192,16 +225,28 @@ const MAX_WINDOW_LAYERS: Key = Key::new("max_window_layers", "attention.max_wind
 
 /// The window of each layer in the Qwen families: `layer_types` where given, else all layers from `max_window_layers` on, if
 /// `use_sliding_window` says so.
-pub(super) fn qwen_windows(source: &ConfigSource, layers: usize) -> Result<Vec<Option<usize>>, ModelError> {
-    let window = match (source.bool(USE_SLIDING_WINDOW)?, source.usize(SLIDING_WINDOW)?) {
+pub(super) fn qwen_windows(
+    source: &ConfigSource,
+    layers: usize,
+) -> Result<Vec<Option<usize>>, ModelError> {
+    let window = match (
+        source.bool(USE_SLIDING_WINDOW)?,
+        source.usize(SLIDING_WINDOW)?,
+    ) {
         (Some(true), Some(window)) if window > 0 => window,
         _ => return Ok(vec![None; layers]),
     };
-    if let Some(types) = source.json("layer_types").and_then(|types| types.as_array()) {
+    if let Some(types) = source
+        .json("layer_types")
+        .and_then(|types| types.as_array())
+    {
         if types.len() != layers {
             return Err(ModelError::corrupt(
                 source.path(),
-                format!("\"layer_types\" lists {} layers, \"num_hidden_layers\" is {layers}", types.len()),
+                format!(
+                    "\"layer_types\" lists {} layers, \"num_hidden_layers\" is {layers}",
+                    types.len()
+                ),
             ));
         }
         return types
@@ -218,5 +263,7 @@ pub(super) fn qwen_windows(source: &ConfigSource, layers: usize) -> Result<Vec<O
             .collect();
     }
     let first = source.usize(MAX_WINDOW_LAYERS)?.unwrap_or(layers);
-    Ok((0..layers).map(|i| (i >= first).then_some(window)).collect())
+    Ok((0..layers)
+        .map(|i| (i >= first).then_some(window))
+        .collect())
 }

@@ -62,7 +62,11 @@ pub trait Model: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// When the numbers of tokens and positions differ, a token is outside the vocabulary, the positions do not follow the cache's, or
     /// the device fails. The cache is then as it was before.
-    fn forward(&self, input: ForwardInput<'_>, cache: &mut SequenceCache) -> Result<Option<Tensor>, EngineError>;
+    fn forward(
+        &self,
+        input: ForwardInput<'_>,
+        cache: &mut SequenceCache,
+    ) -> Result<Option<Tensor>, EngineError>;
 }
 
 /// Loads a model of one family.
@@ -122,7 +126,11 @@ impl Family {
     ///
     /// # Errors
     /// When the configuration or a weight is missing, wrong or unsupported.
-    pub fn load(&self, config: &ConfigSource, weights: &Weights) -> Result<Box<dyn Model>, ModelError> {
+    pub fn load(
+        &self,
+        config: &ConfigSource,
+        weights: &Weights,
+    ) -> Result<Box<dyn Model>, ModelError> {
         (self.loader)(config, weights)
     }
 }

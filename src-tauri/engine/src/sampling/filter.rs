@@ -5,11 +5,11 @@
 
 use super::{
     params::SamplingParams,
-    softmax::{Weights, maximum, weight},
+    softmax::{Weights, any, weight},
 };
 
 /// Tokens that are skipped together when none of them can be kept.
-const CHUNK: usize = 64;
+const CHUNK: usize = 32;
 /// Below this many candidates top-p sorts instead of splitting further.
 const SORT_BELOW: usize = 64;
 /// Weights as integers: exact sums do not depend on the order of addition, which a selection algorithm does not promise.
@@ -17,7 +17,7 @@ const MASS_SCALE: f32 = (1_u64 << 60) as f32;
 
 /// Log-weights from 0 down to the lightest possible, -87, in steps of 1/32.
 const BUCKETS_PER_NAT: f32 = 32.0;
-const BUCKETS: usize = 88 * 32;
+const LAST_BUCKET: f32 = 88.0 * BUCKETS_PER_NAT;
 
 /// A token's place in the order as one integer: a larger key comes first.
 fn order_key(token: u32, logit: f32) -> u64 {
@@ -56,7 +56,7 @@ pub(super) fn largest(logits: &[f32], count: usize, keys: &mut Vec<u64>) {
     let full = count + count.max(512);
     let mut floor = f32::NEG_INFINITY;
     for (chunk_index, chunk) in logits.chunks(CHUNK).enumerate() {
-        if maximum(chunk).0 <= floor {
+        if !any(chunk, |logit| logit > floor) {
             continue;
         }
         let start = (chunk_index * CHUNK) as u32;
@@ -96,6 +96,11 @@ impl Candidate {
             mass: mass_of_weight(weight),
         }
     }
+}
+
+/// Rounds 0 to 2^22 to an integer. Adding 2^23 leaves it in the mantissa, which is quicker than a conversion that minds every `f32`.
+fn round_to_index(value: f32) -> usize {
+    ((value + 8_388_608.0).to_bits() & 0x7f_ffff) as usize
 }
 
 fn mass_of_weight(weight: f32) -> u64 {
@@ -199,14 +204,14 @@ impl Filter {
         let bound = (1.0 - top_p) * weights.total / logits.len() as f64;
         // A little lower, so that rounding errs towards more tokens.
         let floor = (bound * (1.0 - 1e-6)) as f32;
-        // Rounded operations keep the order of logits, so buckets do too. (0 * inf, the largest logit at a tiny temperature, is
-        // NaN and converts to 0.)
-        let scale = BUCKETS_PER_NAT / params.temperature;
-        let bucket_of = |logit: f32| (((max - logit) * scale) as usize).min(BUCKETS - 1);
+        // Rounded operations keep the order of logits, so buckets do too. At a tiny temperature the scale must stay finite: 0 * inf
+        // would be NaN.
+        let scale = (BUCKETS_PER_NAT / params.temperature).min(f32::MAX);
+        let bucket_of = |logit: f32| round_to_index(((max - logit) * scale).min(LAST_BUCKET));
 
         self.buckets.clear();
-        self.buckets.resize(BUCKETS, 0);
-        for_each_at_least(&weights.values, floor, |token, weight| {
+        self.buckets.resize(LAST_BUCKET as usize + 1, 0);
+        for_each_near(&weights.values, floor, |token, weight| {
             self.buckets[bucket_of(logits[token])] += u128::from(mass_of_weight(weight));
         });
         let mut need = (top_p * weights.total * f64::from(MASS_SCALE)) as u128;
@@ -221,7 +226,7 @@ impl Filter {
         // Rounding can leave the sum just short when top-p is almost 1: then nothing is cut.
         let Some(end) = end else { return 0 };
         self.candidates.clear();
-        for_each_at_least(&weights.values, floor, |token, weight| {
+        for_each_near(&weights.values, floor, |token, weight| {
             let logit = logits[token];
             if bucket_of(logit) == end {
                 self.candidates
@@ -239,7 +244,7 @@ impl Filter {
         }
         self.kept.clear();
         self.total = 0.0;
-        for_each_at_least(logits, floor, |token, logit| {
+        for_each_near(logits, floor, |token, logit| {
             let token = token as u32;
             if order_key(token, logit) < last_kept {
                 return;
@@ -253,15 +258,14 @@ impl Filter {
     }
 }
 
-/// Calls `f` with every (index, value) that is at least `floor`. Chunks without one are passed over at the speed of a vectorised maximum.
+/// Calls `f` with every (index, value) of the chunks in which some value is at least `floor`: all such values, and their lighter
+/// neighbours. A test of every value would cost more in mispredicted branches than most uses of a neighbour.
 #[inline(always)]
-fn for_each_at_least(values: &[f32], floor: f32, mut f: impl FnMut(usize, f32)) {
+fn for_each_near(values: &[f32], floor: f32, mut f: impl FnMut(usize, f32)) {
     for (chunk_index, chunk) in values.chunks(CHUNK).enumerate() {
-        if maximum(chunk).0 >= floor {
+        if any(chunk, |value| value >= floor) {
             for (index, &value) in (chunk_index * CHUNK..).zip(chunk) {
-                if value >= floor {
-                    f(index, value);
-                }
+                f(index, value);
             }
         }
     }
@@ -348,6 +352,12 @@ mod tests {
         let mut keys = Vec::new();
         largest(&row, 40, &mut keys);
         assert!(keys.capacity() < 4096, "{}", keys.capacity());
+    }
+
+    #[test]
+    fn indices_are_rounded() {
+        let rounded = [0.0, 0.4, 0.6, 1.5, 2815.9, 4_000_000.0].map(round_to_index);
+        assert_eq!(rounded, [0, 0, 1, 2, 2816, 4_000_000]);
     }
 
     #[test]

@@ -31,9 +31,9 @@
 //! a token has a fixed order or is an exact integer sum. A sampled token always costs one draw, whatever the filters.
 //!
 //! # Cost
-//! Top-k scans the row once and takes exponentials of `k` values. Top-p alone takes the exponential of every value, drops
-//! the tail that provably lies outside the nucleus, and searches the rest by weighted quickselect. Nothing sorts the vocabulary, and
-//! scratch buffers are kept from token to token.
+//! Top-k scans the row once and takes exponentials of `k` values. Top-p alone takes the exponential of every value, counts the
+//! mass by log-weight (without the tail that provably lies outside the nucleus), and searches only the bucket in which the nucleus ends.
+//! Nothing sorts the vocabulary, and scratch buffers are kept from token to token.
 //!
 //! ```
 //! # use headstart_engine::sampling::{Sampler, SamplingParams};

@@ -9,7 +9,6 @@ const LANES: usize = 16;
 const BLOCK: usize = 1024;
 
 /// The largest value of a row (`-inf` for an empty one) and whether the row holds a NaN.
-#[inline]
 pub(super) fn maximum(values: &[f32]) -> (f32, bool) {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let mut nan = [0_u32; LANES];
@@ -36,15 +35,19 @@ pub(super) fn maximum(values: &[f32]) -> (f32, bool) {
     (largest, nan.iter().any(|&flag| flag != 0))
 }
 
+/// Whether some value passes a test. Looks at all of them: without an early exit the loop can be vectorised.
+#[inline(always)]
+pub(super) fn any(values: &[f32], test: impl Fn(f32) -> bool) -> bool {
+    values.iter().fold(false, |hit, &value| hit | test(value))
+}
+
 /// The lowest index that holds `value`.
 pub(super) fn first_equal(values: &[f32], value: f32) -> Option<usize> {
-    // A chunk is first tested as a whole, with no early exit: that can be vectorised.
+    // A chunk is first tested as a whole.
     let chunk_size = 4 * LANES;
-    let chunk = values.chunks(chunk_size).position(|chunk| {
-        chunk
-            .iter()
-            .fold(false, |hit, &other| hit | (other == value))
-    })?;
+    let chunk = values
+        .chunks(chunk_size)
+        .position(|chunk| any(chunk, |other| other == value))?;
     let start = chunk * chunk_size;
     let offset = values[start..].iter().position(|&other| other == value)?;
     Some(start + offset)

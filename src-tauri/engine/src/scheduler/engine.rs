@@ -165,7 +165,9 @@ impl Engine {
     /// # Errors
     /// When it cannot be loaded or the engine has stopped.
     pub async fn load(&self, spec: ModelSpec) -> Result<Arc<ModelInfo>, EngineError> {
-        self.send_load(spec)?.await.unwrap_or(Err(EngineError::Stopped))
+        self.send_load(spec)?
+            .await
+            .unwrap_or(Err(EngineError::Stopped))
     }
 
     /// As [`Engine::load`], for threads outside any async runtime.
@@ -173,10 +175,15 @@ impl Engine {
     /// # Errors
     /// As [`Engine::load`].
     pub fn load_blocking(&self, spec: ModelSpec) -> Result<Arc<ModelInfo>, EngineError> {
-        self.send_load(spec)?.blocking_recv().unwrap_or(Err(EngineError::Stopped))
+        self.send_load(spec)?
+            .blocking_recv()
+            .unwrap_or(Err(EngineError::Stopped))
     }
 
-    fn send_load(&self, spec: ModelSpec) -> Result<oneshot::Receiver<Result<Arc<ModelInfo>, EngineError>>, EngineError> {
+    fn send_load(
+        &self,
+        spec: ModelSpec,
+    ) -> Result<oneshot::Receiver<Result<Arc<ModelInfo>, EngineError>>, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.commands
             .send(Command::Load { spec, reply })
@@ -208,13 +215,16 @@ impl Engine {
             return Err(EngineError::InvalidRequest("The prompt is empty.".into()));
         }
         let limit = self.options.max_waiting;
-        let counted = self
-            .shared
-            .waiting
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |waiting| (waiting < limit).then_some(waiting + 1));
+        let counted =
+            self.shared
+                .waiting
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |waiting| {
+                    (waiting < limit).then_some(waiting + 1)
+                });
         if let Err(waiting) = counted {
             let typical = self.shared.typical_millis.load(Ordering::Relaxed).max(1000);
-            let seconds = typical * (waiting as u64 + 1) / (self.options.max_running.max(1) as u64 * 1000);
+            let seconds =
+                typical * (waiting as u64 + 1) / (self.options.max_running.max(1) as u64 * 1000);
             return Err(EngineError::Busy {
                 waiting,
                 retry_after_seconds: seconds.clamp(1, 60),

@@ -106,7 +106,8 @@ impl LoadedModels {
             tracing::info!(model = key, "unloading the least recently used model");
             self.models.remove(&key);
         }
-        let loaded = load(spec, &self.device).map_err(|error| EngineError::Load(error.to_string()))?;
+        let loaded =
+            load(spec, &self.device).map_err(|error| EngineError::Load(error.to_string()))?;
         let info = loaded.info.clone();
         self.models.insert(spec.key.clone(), loaded);
         Ok(info)

@@ -85,16 +85,26 @@ impl Sequence {
         let room = context_length - prompt_tokens;
         let max_tokens = request.max_tokens.unwrap_or(room).min(room);
         if max_tokens == 0 {
-            return Err(EngineError::InvalidRequest("max_tokens must be at least 1.".into()));
+            return Err(EngineError::InvalidRequest(
+                "max_tokens must be at least 1.".into(),
+            ));
         }
-        if let Some(id) = request.prompt_tokens.iter().find(|id| **id as usize >= info.vocab_size) {
+        if let Some(id) = request
+            .prompt_tokens
+            .iter()
+            .find(|id| **id as usize >= info.vocab_size)
+        {
             return Err(EngineError::InvalidRequest(format!(
                 "Token {id} of the prompt is outside this model's vocabulary of {} tokens.",
                 info.vocab_size
             )));
         }
-        let sampler = Sampler::new(request.sampling.clone(), info.vocab_size, &request.prompt_tokens)
-            .map_err(|e| EngineError::InvalidRequest(e.to_string()))?;
+        let sampler = Sampler::new(
+            request.sampling.clone(),
+            info.vocab_size,
+            &request.prompt_tokens,
+        )
+        .map_err(|e| EngineError::InvalidRequest(e.to_string()))?;
         let stops = StopStrings::new(&request.stop_strings)
             .map_err(|e| EngineError::InvalidRequest(e.to_string()))?;
         let decoder = info.tokenizer.stream_decoder(!request.show_special_tokens);
@@ -191,13 +201,23 @@ impl Sequence {
         self.take_token(&mut logits)
     }
 
-    fn advance(&mut self, model: &dyn Model, tokens: &[u32], positions: &Positions) -> Result<(), EngineError> {
+    fn advance(
+        &mut self,
+        model: &dyn Model,
+        tokens: &[u32],
+        positions: &Positions,
+    ) -> Result<(), EngineError> {
         let mut logits = self.logits(model, tokens, positions)?;
         self.take_token(&mut logits)
     }
 
     /// Runs the tokens and returns the last one's logits.
-    fn logits(&mut self, model: &dyn Model, tokens: &[u32], positions: &Positions) -> Result<Vec<f32>, EngineError> {
+    fn logits(
+        &mut self,
+        model: &dyn Model,
+        tokens: &[u32],
+        positions: &Positions,
+    ) -> Result<Vec<f32>, EngineError> {
         let input = ForwardInput {
             tokens,
             positions,
@@ -219,7 +239,9 @@ impl Sequence {
         self.first_token.get_or_insert(now);
         self.last_token = Some(now);
         self.generated += 1;
-        self.phase = Phase::Decode { last: sampled.token };
+        self.phase = Phase::Decode {
+            last: sampled.token,
+        };
         if self.request.stop_ids.contains(&sampled.token) {
             return self.end_of_text(FinishReason::Stop(None));
         }
@@ -291,7 +313,9 @@ impl Sequence {
     }
 
     fn finish(&mut self, reason: FinishReason) {
-        let since_arrival = |at: Option<Instant>| at.map_or(Duration::ZERO, |at| at.duration_since(self.request.arrived));
+        let since_arrival = |at: Option<Instant>| {
+            at.map_or(Duration::ZERO, |at| at.duration_since(self.request.arrived))
+        };
         let usage = Usage {
             prompt_tokens: self.request.prompt_tokens.len(),
             cached_tokens: 0,

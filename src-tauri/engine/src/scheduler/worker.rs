@@ -47,7 +47,11 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(inbox: Receiver<Command>, shared: Arc<Shared>, options: EngineOptions) -> Self {
+    pub(super) fn new(
+        inbox: Receiver<Command>,
+        shared: Arc<Shared>,
+        options: EngineOptions,
+    ) -> Self {
         Self {
             models: LoadedModels::new(options.device.clone(), options.max_loaded_models.max(1)),
             inbox,
@@ -88,7 +92,9 @@ impl Worker {
                 }
             };
             match command {
-                Command::Generate { request, events } => self.waiting.push_back(Waiting { request, events }),
+                Command::Generate { request, events } => {
+                    self.waiting.push_back(Waiting { request, events })
+                }
                 Command::Load { spec, reply } => {
                     let loaded = self.ensure_loaded(&spec);
                     // The asker may have given up meanwhile.
@@ -115,9 +121,15 @@ impl Worker {
         let running = &self.running;
         let models = &mut self.models;
         let loaded = catch_unwind(AssertUnwindSafe(|| {
-            models.ensure(spec, |key| running.iter().any(|sequence| sequence.model_key() == key))
+            models.ensure(spec, |key| {
+                running.iter().any(|sequence| sequence.model_key() == key)
+            })
         }))
-        .unwrap_or_else(|_| Err(EngineError::Load("an internal error; the log has the details".into())));
+        .unwrap_or_else(|_| {
+            Err(EngineError::Load(
+                "an internal error; the log has the details".into(),
+            ))
+        });
         self.shared.set_loaded(self.models.keys());
         if let Err(error) = &loaded {
             tracing::warn!(model = spec.key, %error, "loading failed");
@@ -144,11 +156,16 @@ impl Worker {
     fn drop_cancelled(&mut self) {
         let before = self.waiting.len();
         self.waiting.retain(|waiting| !waiting.events.is_closed());
-        self.shared.waiting.fetch_sub(before - self.waiting.len(), Ordering::SeqCst);
+        self.shared
+            .waiting
+            .fetch_sub(before - self.waiting.len(), Ordering::SeqCst);
         self.running.retain(|sequence| {
             let cancelled = sequence.is_cancelled();
             if cancelled {
-                tracing::debug!(model = sequence.model_key(), "request cancelled: nobody listens any more");
+                tracing::debug!(
+                    model = sequence.model_key(),
+                    "request cancelled: nobody listens any more"
+                );
             }
             !cancelled
         });
@@ -174,14 +191,18 @@ impl Worker {
                 }
             }
         }
-        self.shared.running.store(self.running.len(), Ordering::Relaxed);
+        self.shared
+            .running
+            .store(self.running.len(), Ordering::Relaxed);
     }
 
     /// One token for every decoding request.
     fn decode_round(&mut self) {
         let started = Instant::now();
         for index in 0..self.running.len() {
-            if matches!(self.running[index].phase(), Phase::Decode { .. }) && !self.running[index].is_cancelled() {
+            if matches!(self.running[index].phase(), Phase::Decode { .. })
+                && !self.running[index].is_cancelled()
+            {
                 self.step(index);
             }
         }
@@ -239,12 +260,18 @@ impl Worker {
             if done {
                 let millis = sequence.age().as_millis() as u64;
                 let typical = shared.typical_millis.load(Ordering::Relaxed);
-                let smoothed = if typical == 0 { millis } else { (typical * 7 + millis) / 8 };
+                let smoothed = if typical == 0 {
+                    millis
+                } else {
+                    (typical * 7 + millis) / 8
+                };
                 shared.typical_millis.store(smoothed, Ordering::Relaxed);
             }
             !done
         });
-        self.shared.running.store(self.running.len(), Ordering::Relaxed);
+        self.shared
+            .running
+            .store(self.running.len(), Ordering::Relaxed);
         self.unload_idle();
     }
 }

@@ -68,7 +68,7 @@ struct Symbol {
 
 impl SentencePieceBpe {
     /// A vocabulary of distinct `pieces` with a score each; `mergeable` says which of them text may become.
-    pub fn new(
+    pub(crate) fn new(
         pieces: Vec<String>,
         scores: Vec<f32>,
         mergeable: Vec<bool>,
@@ -90,19 +90,19 @@ impl SentencePieceBpe {
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    pub fn vocab(&self) -> HashMap<String, u32> {
+    pub(crate) fn vocab(&self) -> HashMap<String, u32> {
         self.ids.clone()
     }
 
-    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+    pub(crate) fn token_to_id(&self, token: &str) -> Option<u32> {
         self.ids.get(token).copied()
     }
 
-    pub fn id_to_token(&self, id: u32) -> Option<&str> {
+    pub(crate) fn id_to_token(&self, id: u32) -> Option<&str> {
         self.pieces.get(id as usize).map(String::as_str)
     }
 
@@ -118,7 +118,7 @@ impl SentencePieceBpe {
     }
 
     /// Splits `text`, in which spaces are already written as U+2581, into pieces.
-    pub fn tokenize(&self, text: &str) -> tokenizers::Result<Vec<Token>> {
+    pub(crate) fn tokenize(&self, text: &str) -> tokenizers::Result<Vec<Token>> {
         let mut symbols: Vec<Symbol> = Vec::new();
         for (start, character) in text.char_indices() {
             let end = start + character.len_utf8();

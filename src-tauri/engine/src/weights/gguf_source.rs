@@ -7,9 +7,9 @@ use candle_core::{
     quantized::{GgmlDType, QStorage, QTensor},
 };
 
-use headstart_kernels::GgufQuant;
+use headstart_kernels::{ActivationPrecision, GgufQuant};
 
-use super::{ActivationPrecision, TensorSummary, missing_tensor, names::gguf_name, wrong_shape};
+use super::{Precision, TensorSummary, missing_tensor, names::gguf_name, wrong_shape};
 use crate::{
     error::ModelError,
     gguf::{GgmlType, GgufFile, TensorInfo},
@@ -53,10 +53,18 @@ impl GgufSource {
         self.info(name, suffix).map(|info| info.shape().to_vec())
     }
 
-    fn checked(&self, name: &str, suffix: &str, shape: &[usize]) -> Result<&TensorInfo, ModelError> {
-        let info = self
-            .info(name, suffix)
-            .ok_or_else(|| missing_tensor(self.path(), &gguf_name(name).map_or(name.to_string(), |n| format!("{n}.{suffix}"))))?;
+    fn checked(
+        &self,
+        name: &str,
+        suffix: &str,
+        shape: &[usize],
+    ) -> Result<&TensorInfo, ModelError> {
+        let info = self.info(name, suffix).ok_or_else(|| {
+            missing_tensor(
+                self.path(),
+                &gguf_name(name).map_or(name.to_string(), |n| format!("{n}.{suffix}")),
+            )
+        })?;
         if info.shape() != shape {
             return Err(wrong_shape(self.path(), info.name(), shape, info.shape()));
         }
@@ -77,7 +85,12 @@ impl GgufSource {
         });
         let rows = info.shape().first().copied().unwrap_or(0);
         match heads {
-            Some(heads) if heads > 0 && rows > 0 && rows.is_multiple_of(2 * heads) && data.len().is_multiple_of(rows) => {
+            Some(heads)
+                if heads > 0
+                    && rows > 0
+                    && rows.is_multiple_of(2 * heads)
+                    && data.len().is_multiple_of(rows) =>
+            {
                 let row_bytes = data.len() / rows;
                 let mut out = Vec::with_capacity(data.len());
                 for row in row_order(rows, heads) {
@@ -89,7 +102,12 @@ impl GgufSource {
         }
     }
 
-    fn qtensor(&self, name: &str, info: &TensorInfo, device: &Device) -> Result<QTensor, ModelError> {
+    fn qtensor(
+        &self,
+        name: &str,
+        info: &TensorInfo,
+        device: &Device,
+    ) -> Result<QTensor, ModelError> {
         let dtype = candle_dtype(info.ggml_type()).ok_or_else(|| {
             ModelError::unsupported(
                 self.path(),
@@ -123,7 +141,8 @@ impl GgufSource {
             .map_err(|e| ModelError::device(self.path(), e))
     }
 
-    /// Reads one matrix in its packed form; `None` when it is stored as floats or exact products are wanted.
+    /// Reads one matrix in its packed form; `None` when it is stored as floats or exact products are wanted. `activations`: how our
+    /// kernels keep what the matrix is multiplied by.
     ///
     /// # Errors
     /// As [`GgufSource::dense`].
@@ -131,11 +150,15 @@ impl GgufSource {
         &self,
         name: &str,
         shape: &[usize],
-        precision: ActivationPrecision,
+        precision: Precision,
+        activations: ActivationPrecision,
         device: &Device,
     ) -> Result<Option<PackedMatrix>, ModelError> {
         let info = self.checked(name, "weight", shape)?;
-        if matches!(info.ggml_type(), GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) || precision == ActivationPrecision::Exact
+        if matches!(
+            info.ggml_type(),
+            GgmlType::F32 | GgmlType::F16 | GgmlType::BF16
+        ) || precision == Precision::Exact
         {
             return Ok(None);
         }
@@ -143,9 +166,16 @@ impl GgufSource {
             && let Some(quant) = candle_dtype(info.ggml_type()).and_then(GgufQuant::from_candle)
             && let [rows, columns] = *shape
         {
-            let matrix = headstart_kernels::PackedMatrix::from_gguf(quant, &self.bytes(name, info), rows, columns)
-                .map_err(|e| ModelError::device(self.path(), e))?;
-            return Ok(Some(PackedMatrix::kernel(matrix)));
+            let matrix = headstart_kernels::PackedMatrix::from_gguf(
+                quant,
+                &self.bytes(name, info),
+                rows,
+                columns,
+            )
+            .map_err(|e| ModelError::device(self.path(), e))?;
+            return Ok(Some(PackedMatrix::kernel(
+                matrix.with_precision(activations),
+            )));
         }
         Ok(Some(PackedMatrix::stock(self.qtensor(name, info, device)?)))
     }
@@ -159,7 +189,12 @@ impl GgufSource {
             return Ok(None);
         };
         if info.shape() != [half_dim] {
-            return Err(wrong_shape(self.path(), info.name(), &[half_dim], info.shape()));
+            return Err(wrong_shape(
+                self.path(),
+                info.name(),
+                &[half_dim],
+                info.shape(),
+            ));
         }
         let factors = self
             .qtensor("rope_freqs", info, &Device::Cpu)?
@@ -167,7 +202,10 @@ impl GgufSource {
             .and_then(|tensor| tensor.to_vec1::<f32>())
             .map_err(|e| ModelError::device(self.path(), e))?;
         if factors.iter().any(|f| !f.is_finite() || *f <= 0.0) {
-            return Err(ModelError::corrupt(self.path(), "tensor \"rope_freqs.weight\" holds values that are not positive"));
+            return Err(ModelError::corrupt(
+                self.path(),
+                "tensor \"rope_freqs.weight\" holds values that are not positive",
+            ));
         }
         Ok(Some(factors))
     }

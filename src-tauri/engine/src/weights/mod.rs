@@ -10,18 +10,19 @@ mod safetensors_source;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
+use headstart_kernels::ActivationPrecision;
 
 pub use gguf_source::GgufSource;
 pub use safetensors_source::SafetensorsSource;
 
 use crate::{
     error::ModelError,
-    layers::{Embedding, Linear},
+    layers::{Embedding, Linear, PackedMatrix},
 };
 
 /// How the products of quantized weights are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ActivationPrecision {
+pub enum Precision {
     /// Fast: on CPUs, activations are rounded to 8 bits in blocks of 32 (as all peers do).
     #[default]
     Fast,
@@ -68,12 +69,12 @@ pub struct Weights {
     source: Source,
     device: Device,
     dtype: DType,
-    precision: ActivationPrecision,
+    precision: Precision,
 }
 
 impl Weights {
     /// Weights that will be placed on `device`, floats as `dtype`.
-    pub fn new(source: Source, device: Device, dtype: DType, precision: ActivationPrecision) -> Self {
+    pub fn new(source: Source, device: Device, dtype: DType, precision: Precision) -> Self {
         Self {
             source,
             device,
@@ -114,7 +115,9 @@ impl Weights {
     /// When it is missing, has another shape, or is stored in a type that cannot be read.
     pub fn tensor(&self, name: &str, suffix: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         let tensor = match &self.source {
-            Source::Safetensors(source) => source.dense(&format!("{name}.{suffix}"), shape, self.dtype, &self.device)?,
+            Source::Safetensors(source) => {
+                source.dense(&format!("{name}.{suffix}"), shape, self.dtype, &self.device)?
+            }
             Source::Gguf(source) => source.dense(name, suffix, shape, self.dtype, &self.device)?,
         };
         Ok(tensor)
@@ -132,7 +135,13 @@ impl Weights {
     ///
     /// # Errors
     /// As [`Weights::tensor`].
-    pub fn linear(&self, name: &str, outputs: usize, inputs: usize, bias: Bias) -> Result<Linear, ModelError> {
+    pub fn linear(
+        &self,
+        name: &str,
+        outputs: usize,
+        inputs: usize,
+        bias: Bias,
+    ) -> Result<Linear, ModelError> {
         let has_bias = match &self.source {
             Source::Safetensors(source) => source.contains(&format!("{name}.bias")),
             Source::Gguf(source) => source.contains(name, "bias"),
@@ -142,25 +151,55 @@ impl Weights {
             Bias::Optional if has_bias => Some(self.tensor(name, "bias", &[outputs])?),
             _ => None,
         };
-        if let Source::Gguf(source) = &self.source
-            && let Some(matrix) = source.quantized(name, &[outputs, inputs], self.precision, &self.device)?
-        {
-            return Ok(Linear::packed(matrix, bias, self.dtype));
+        match self.packed(name, outputs, inputs, ActivationPrecision::Int8)? {
+            Some(matrix) => Ok(Linear::packed(matrix, bias, self.dtype)),
+            None => Ok(Linear::dense(
+                self.tensor(name, "weight", &[outputs, inputs])?,
+                bias,
+            )),
         }
-        Ok(Linear::dense(self.tensor(name, "weight", &[outputs, inputs])?, bias))
     }
 
-    /// An embedding of `[vocabulary, hidden]`.
+    /// An embedding of `[vocabulary, hidden]`, or an output head of that shape.
+    ///
+    /// As a head it multiplies unrounded activations: it runs for few rows and waits for memory, so that costs little, and the logits
+    /// gain most from it.
     ///
     /// # Errors
     /// As [`Weights::tensor`].
-    pub fn embedding(&self, name: &str, vocabulary: usize, hidden: usize) -> Result<Embedding, ModelError> {
-        if let Source::Gguf(source) = &self.source
-            && let Some(matrix) = source.quantized(name, &[vocabulary, hidden], self.precision, &self.device)?
-        {
-            return Ok(Embedding::packed(matrix, self.dtype));
+    pub fn embedding(
+        &self,
+        name: &str,
+        vocabulary: usize,
+        hidden: usize,
+    ) -> Result<Embedding, ModelError> {
+        match self.packed(name, vocabulary, hidden, ActivationPrecision::F32)? {
+            Some(matrix) => Ok(Embedding::packed(matrix, self.dtype)),
+            None => Ok(Embedding::dense(self.tensor(
+                name,
+                "weight",
+                &[vocabulary, hidden],
+            )?)),
         }
-        Ok(Embedding::dense(self.tensor(name, "weight", &[vocabulary, hidden])?))
+    }
+
+    fn packed(
+        &self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+        activations: ActivationPrecision,
+    ) -> Result<Option<PackedMatrix>, ModelError> {
+        match &self.source {
+            Source::Safetensors(_) => Ok(None),
+            Source::Gguf(source) => source.quantized(
+                name,
+                &[rows, columns],
+                self.precision,
+                activations,
+                &self.device,
+            ),
+        }
     }
 
     /// Rows of `name`: the vocabulary size of an embedding whose configuration does not say.
@@ -193,10 +232,17 @@ impl Weights {
 }
 
 /// The error for a tensor of the wrong shape.
-pub(crate) fn wrong_shape(path: &Path, name: &str, expected: &[usize], found: &[usize]) -> ModelError {
+pub(crate) fn wrong_shape(
+    path: &Path,
+    name: &str,
+    expected: &[usize],
+    found: &[usize],
+) -> ModelError {
     ModelError::corrupt(
         path,
-        format!("tensor \"{name}\" has the shape {found:?}, but the configuration asks for {expected:?}"),
+        format!(
+            "tensor \"{name}\" has the shape {found:?}, but the configuration asks for {expected:?}"
+        ),
     )
 }
 

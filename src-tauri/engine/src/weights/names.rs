@@ -36,9 +36,18 @@ mod tests {
 
     #[test]
     fn names() {
-        assert_eq!(gguf_name("model.embed_tokens").as_deref(), Some("token_embd"));
-        assert_eq!(gguf_name("model.layers.12.self_attn.q_proj").as_deref(), Some("blk.12.attn_q"));
-        assert_eq!(gguf_name("model.layers.0.mlp.down_proj").as_deref(), Some("blk.0.ffn_down"));
+        assert_eq!(
+            gguf_name("model.embed_tokens").as_deref(),
+            Some("token_embd")
+        );
+        assert_eq!(
+            gguf_name("model.layers.12.self_attn.q_proj").as_deref(),
+            Some("blk.12.attn_q")
+        );
+        assert_eq!(
+            gguf_name("model.layers.0.mlp.down_proj").as_deref(),
+            Some("blk.0.ffn_down")
+        );
         assert_eq!(gguf_name("model.layers.0.unknown"), None);
         assert_eq!(gguf_name("something"), None);
     }

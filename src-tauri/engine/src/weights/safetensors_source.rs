@@ -104,7 +104,13 @@ impl SafetensorsSource {
     ///
     /// # Errors
     /// When it is missing, has another shape, or is not a float.
-    pub fn dense(&self, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor, ModelError> {
+    pub fn dense(
+        &self,
+        name: &str,
+        shape: &[usize],
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor, ModelError> {
         let shard = self
             .index
             .get(name)
@@ -124,7 +130,8 @@ impl SafetensorsSource {
                 "F32, F16, BF16, F64",
             )
         })?;
-        let bytes = &shard.map[shard.data_start + info.data_offsets.0..shard.data_start + info.data_offsets.1];
+        let bytes = &shard.map
+            [shard.data_start + info.data_offsets.0..shard.data_start + info.data_offsets.1];
         Tensor::from_raw_buffer(bytes, stored, shape, &Device::Cpu)
             .and_then(|tensor| tensor.to_dtype(dtype))
             .and_then(|tensor| tensor.to_device(device))
@@ -160,18 +167,23 @@ fn float_dtype(dtype: Dtype) -> Result<DType, String> {
 
 fn files_of_index(index_path: &Path) -> Result<Vec<PathBuf>, ModelError> {
     let text = std::fs::read_to_string(index_path).map_err(|e| ModelError::io(index_path, e))?;
-    let value: serde_json::Value =
-        serde_json::from_str(&text).map_err(|e| ModelError::corrupt(index_path, format!("not valid JSON: {e}")))?;
+    let value: serde_json::Value = serde_json::from_str(&text)
+        .map_err(|e| ModelError::corrupt(index_path, format!("not valid JSON: {e}")))?;
     let map = value
         .get("weight_map")
         .and_then(|map| map.as_object())
-        .ok_or_else(|| ModelError::corrupt(index_path, "\"weight_map\" is missing or not an object"))?;
+        .ok_or_else(|| {
+            ModelError::corrupt(index_path, "\"weight_map\" is missing or not an object")
+        })?;
     let folder = index_path.parent().unwrap_or(Path::new("."));
     let mut names: Vec<&str> = Vec::new();
     for (tensor, file) in map {
-        let file = file
-            .as_str()
-            .ok_or_else(|| ModelError::corrupt(index_path, format!("the file of \"{tensor}\" is not a text")))?;
+        let file = file.as_str().ok_or_else(|| {
+            ModelError::corrupt(
+                index_path,
+                format!("the file of \"{tensor}\" is not a text"),
+            )
+        })?;
         // The index may come from anywhere: it must not reach outside its folder.
         if file.contains(['/', '\\']) || file == ".." {
             return Err(ModelError::corrupt(
@@ -184,13 +196,19 @@ fn files_of_index(index_path: &Path) -> Result<Vec<PathBuf>, ModelError> {
     names.sort_unstable();
     names.dedup();
     if names.is_empty() {
-        return Err(ModelError::corrupt(index_path, "\"weight_map\" names no file"));
+        return Err(ModelError::corrupt(
+            index_path,
+            "\"weight_map\" names no file",
+        ));
     }
     let files: Vec<PathBuf> = names.into_iter().map(|name| folder.join(name)).collect();
     match files.iter().find(|file| !file.is_file()) {
         Some(missing) => Err(ModelError::corrupt(
             index_path,
-            format!("the file {} is missing: the download is incomplete", missing.display()),
+            format!(
+                "the file {} is missing: the download is incomplete",
+                missing.display()
+            ),
         )),
         None => Ok(files),
     }
@@ -204,7 +222,10 @@ fn files_of_folder(folder: &Path) -> Result<Vec<PathBuf>, ModelError> {
         .collect();
     files.sort();
     if files.is_empty() {
-        return Err(ModelError::corrupt(folder, "no .safetensors file in this folder"));
+        return Err(ModelError::corrupt(
+            folder,
+            "no .safetensors file in this folder",
+        ));
     }
     Ok(files)
 }
@@ -217,25 +238,41 @@ fn open_shard(path: PathBuf) -> Result<Shard, ModelError> {
     let header = map
         .first_chunk::<8>()
         .map(|bytes| u64::from_le_bytes(*bytes))
-        .ok_or_else(|| ModelError::corrupt(&path, format!("truncated: {} bytes are no safetensors file", map.len())))?;
+        .ok_or_else(|| {
+            ModelError::corrupt(
+                &path,
+                format!("truncated: {} bytes are no safetensors file", map.len()),
+            )
+        })?;
     if header > MAX_HEADER_BYTES || header > (map.len() as u64).saturating_sub(8) {
         return Err(ModelError::corrupt(
             &path,
-            format!("truncated or corrupt: the header claims {header} bytes, the file has {}", map.len()),
+            format!(
+                "truncated or corrupt: the header claims {header} bytes, the file has {}",
+                map.len()
+            ),
         ));
     }
-    let (header, metadata) = SafeTensors::read_metadata(&map)
-        .map_err(|e| ModelError::corrupt(&path, format!("truncated or corrupt safetensors header: {e}")))?;
+    let (header, metadata) = SafeTensors::read_metadata(&map).map_err(|e| {
+        ModelError::corrupt(
+            &path,
+            format!("truncated or corrupt safetensors header: {e}"),
+        )
+    })?;
     let data_start = 8 + header;
     for (name, info) in metadata.tensors() {
         let elements = info.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-        let bytes = elements.and_then(|n| n.checked_mul(info.dtype.bitsize())).map(|bits| bits.div_ceil(8));
+        let bytes = elements
+            .and_then(|n| n.checked_mul(info.dtype.bitsize()))
+            .map(|bits| bits.div_ceil(8));
         let stored = info.data_offsets.1.checked_sub(info.data_offsets.0);
         let end = data_start.checked_add(info.data_offsets.1);
         if bytes.is_none() || bytes != stored || end.is_none_or(|end| end > map.len()) {
             return Err(ModelError::corrupt(
                 &path,
-                format!("tensor \"{name}\" lies outside the file or has the wrong size: truncated or corrupt"),
+                format!(
+                    "tensor \"{name}\" lies outside the file or has the wrong size: truncated or corrupt"
+                ),
             ));
         }
     }

@@ -32,7 +32,9 @@ impl ChatRequest {
             Some(Value::String(choice)) if choice == "none" => Ok(false),
             Some(other) => Err(ApiError::bad_field(
                 "tool_choice",
-                format!("The tool choice {other} cannot be enforced here; use \"auto\" or \"none\"."),
+                format!(
+                    "The tool choice {other} cannot be enforced here; use \"auto\" or \"none\"."
+                ),
             )),
         }
     }
@@ -41,13 +43,19 @@ impl ChatRequest {
         match (self.logprobs.unwrap_or(false), self.top_logprobs) {
             (true, top) => Ok(Some(top.unwrap_or(0))),
             (false, None | Some(0)) => Ok(None),
-            (false, Some(_)) => Err(ApiError::bad_field("top_logprobs", "top_logprobs needs \"logprobs\": true.")),
+            (false, Some(_)) => Err(ApiError::bad_field(
+                "top_logprobs",
+                "top_logprobs needs \"logprobs\": true.",
+            )),
         }
     }
 }
 
 /// Answers a conversation.
-pub(super) async fn chat_completions(State(state): State<AppState>, body: RawBody) -> Result<Response, ApiError> {
+pub(super) async fn chat_completions(
+    State(state): State<AppState>,
+    body: RawBody,
+) -> Result<Response, ApiError> {
     let params: GenerationParams = body.parse()?;
     let chat: ChatRequest = body.parse()?;
     let mut conversation: Conversation = body.parse()?;
@@ -57,11 +65,21 @@ pub(super) async fn chat_completions(State(state): State<AppState>, body: RawBod
         conversation.tools = None;
     }
     let entry = state.find_model(&chat.model).await?;
-    let text = state.render_chat(&entry, conversation.into_request()).await?;
+    let text = state
+        .render_chat(&entry, conversation.into_request())
+        .await?;
     let model = state.load(&entry).await?;
     // The template writes the special tokens itself.
     let prompt_tokens = state.tokenize(&model, text, false).await?;
-    let job = Job::new(&state, &entry, &model, &params, prompt_tokens, logprobs, body.arrived)?;
+    let job = Job::new(
+        &state,
+        &entry,
+        &model,
+        &params,
+        prompt_tokens,
+        logprobs,
+        body.arrived,
+    )?;
     let shape = ChatShape::new(entry.id, logprobs.is_some(), params.includes_usage());
     reply(&state, job, shape).await
 }
@@ -102,7 +120,9 @@ impl ChatShape {
     }
 
     fn choice(&self, delta: Value, logprobs: Value, reason: Value) -> Value {
-        self.chunk(json!([{"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}]))
+        self.chunk(
+            json!([{"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}]),
+        )
     }
 
     fn logprobs(&self, tokens: &[GeneratedToken], tokenizer: &Tokenizer) -> Value {
@@ -116,11 +136,19 @@ impl ChatShape {
 
 impl Shape for ChatShape {
     fn opening(&mut self) -> Option<Value> {
-        Some(self.choice(json!({"role": "assistant", "content": ""}), Value::Null, Value::Null))
+        Some(self.choice(
+            json!({"role": "assistant", "content": ""}),
+            Value::Null,
+            Value::Null,
+        ))
     }
 
     fn delta(&mut self, text: &str, tokens: &[GeneratedToken], tokenizer: &Tokenizer) -> Value {
-        self.choice(json!({"content": text}), self.logprobs(tokens, tokenizer), Value::Null)
+        self.choice(
+            json!({"content": text}),
+            self.logprobs(tokens, tokenizer),
+            Value::Null,
+        )
     }
 
     fn idle(&mut self) -> Value {
@@ -137,7 +165,14 @@ impl Shape for ChatShape {
         chunk
     }
 
-    fn whole(&mut self, text: String, tokens: &[GeneratedToken], tokenizer: &Tokenizer, reason: &str, usage: Value) -> Value {
+    fn whole(
+        &mut self,
+        text: String,
+        tokens: &[GeneratedToken],
+        tokenizer: &Tokenizer,
+        reason: &str,
+        usage: Value,
+    ) -> Value {
         json!({
             "id": self.id,
             "object": "chat.completion",

@@ -25,7 +25,10 @@ struct CompletionRequest {
 
 /// The forms that OpenAI's API allows, of which one prompt a request is taken.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a string, a list of token ids, or a list with one of them")]
+#[serde(
+    untagged,
+    expecting = "expected a string, a list of token ids, or a list with one of them"
+)]
 enum Prompt {
     Text(String),
     Tokens(Vec<u32>),
@@ -41,8 +44,12 @@ enum Single {
 
 impl Prompt {
     fn single(self) -> Result<Single, ApiError> {
-        let several =
-            |count: usize| ApiError::bad_field("prompt", format!("One prompt a request, please; this one has {count}."));
+        let several = |count: usize| {
+            ApiError::bad_field(
+                "prompt",
+                format!("One prompt a request, please; this one has {count}."),
+            )
+        };
         match self {
             Self::Text(text) => Ok(Single::Text(text)),
             Self::Tokens(tokens) => Ok(Single::Tokens(tokens)),
@@ -59,12 +66,18 @@ impl Prompt {
 }
 
 /// Continues a text.
-pub(super) async fn completions(State(state): State<AppState>, body: RawBody) -> Result<Response, ApiError> {
+pub(super) async fn completions(
+    State(state): State<AppState>,
+    body: RawBody,
+) -> Result<Response, ApiError> {
     let params: GenerationParams = body.parse()?;
     let completion: CompletionRequest = body.parse()?;
     params.check_supported()?;
     if completion.suffix.is_some_and(|suffix| !suffix.is_empty()) {
-        return Err(ApiError::bad_field("suffix", "Filling in before a suffix is not supported."));
+        return Err(ApiError::bad_field(
+            "suffix",
+            "Filling in before a suffix is not supported.",
+        ));
     }
     let prompt = completion.prompt.single()?;
     let entry = state.find_model(&completion.model).await?;
@@ -85,7 +98,15 @@ pub(super) async fn completions(State(state): State<AppState>, body: RawBody) ->
             (tokens, echoed)
         }
     };
-    let job = Job::new(&state, &entry, &model, &params, prompt_tokens, completion.logprobs, body.arrived)?;
+    let job = Job::new(
+        &state,
+        &entry,
+        &model,
+        &params,
+        prompt_tokens,
+        completion.logprobs,
+        body.arrived,
+    )?;
     let shape = CompletionShape {
         id: format!("cmpl-{}", uuid::Uuid::new_v4().simple()),
         created: chrono::Utc::now().timestamp(),
@@ -167,7 +188,14 @@ impl Shape for CompletionShape {
         self.object(json!([]), usage)
     }
 
-    fn whole(&mut self, text: String, tokens: &[GeneratedToken], tokenizer: &Tokenizer, reason: &str, usage: Value) -> Value {
+    fn whole(
+        &mut self,
+        text: String,
+        tokens: &[GeneratedToken],
+        tokenizer: &Tokenizer,
+        reason: &str,
+        usage: Value,
+    ) -> Value {
         let text = std::mem::take(&mut self.echoed) + &text;
         let logprobs = self.logprobs(tokens, tokenizer);
         self.object(Self::choice(&text, logprobs, json!(reason)), usage)

@@ -65,7 +65,11 @@ impl ApiError {
 
     /// 413: the body is too large.
     pub fn too_large(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "invalid_request_error",
+            message,
+        )
     }
 
     /// 500.
@@ -107,7 +111,9 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
         if let Some(seconds) = self.retry_after {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.status == StatusCode::UNAUTHORIZED {
             response
@@ -122,9 +128,14 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         let message = error.to_string();
         match error {
-            EngineError::ContextOverflow { .. } => Self::bad_request(message).with_code("context_length_exceeded"),
+            EngineError::ContextOverflow { .. } => {
+                Self::bad_request(message).with_code("context_length_exceeded")
+            }
             EngineError::InvalidRequest(_) => Self::bad_request(message),
-            EngineError::Busy { retry_after_seconds, .. } => Self {
+            EngineError::Busy {
+                retry_after_seconds,
+                ..
+            } => Self {
                 retry_after: Some(retry_after_seconds),
                 code: Some("server_busy"),
                 ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
@@ -133,7 +144,9 @@ impl From<EngineError> for ApiError {
                 retry_after: Some(1),
                 ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
             },
-            EngineError::Load(_) | EngineError::Compute(_) | EngineError::Cancelled => Self::internal(message),
+            EngineError::Load(_) | EngineError::Compute(_) | EngineError::Cancelled => {
+                Self::internal(message)
+            }
         }
     }
 }

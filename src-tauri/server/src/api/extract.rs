@@ -30,16 +30,21 @@ impl<S: Send + Sync> FromRequest<S> for RawBody {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
         let arrived = Instant::now();
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
-            if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
-                ApiError::too_large(format!(
-                    "The request body is larger than {} MiB.",
-                    super::MAX_BODY_BYTES >> 20
-                ))
-            } else {
-                ApiError::bad_request(format!("The request body could not be read: {}.", rejection.body_text()))
-            }
-        })?;
+        let bytes = Bytes::from_request(request, state)
+            .await
+            .map_err(|rejection| {
+                if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
+                    ApiError::too_large(format!(
+                        "The request body is larger than {} MiB.",
+                        super::MAX_BODY_BYTES >> 20
+                    ))
+                } else {
+                    ApiError::bad_request(format!(
+                        "The request body could not be read: {}.",
+                        rejection.body_text()
+                    ))
+                }
+            })?;
         Ok(Self { bytes, arrived })
     }
 }
@@ -47,7 +52,9 @@ impl<S: Send + Sync> FromRequest<S> for RawBody {
 /// Parses JSON; a mistake in the syntax is named by line and column, a wrong value by its path.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Err(ApiError::bad_request("The request body is empty; expected a JSON object."));
+        return Err(ApiError::bad_request(
+            "The request body is empty; expected a JSON object.",
+        ));
     }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
@@ -55,7 +62,9 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
         let inner = error.into_inner();
         let text = inner.to_string();
         if inner.is_data() {
-            let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+            let what = text
+                .rsplit_once(" at line ")
+                .map_or(text.as_str(), |(what, _)| what);
             if path == "." {
                 ApiError::bad_request(format!("The request is wrong: {what}."))
             } else {
@@ -65,9 +74,9 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
             ApiError::bad_request(format!("The request body is not valid JSON: {text}."))
         }
     })?;
-    deserializer
-        .end()
-        .map_err(|error| ApiError::bad_request(format!("The request body is not valid JSON: {error}.")))?;
+    deserializer.end().map_err(|error| {
+        ApiError::bad_request(format!("The request body is not valid JSON: {error}."))
+    })?;
     Ok(value)
 }
 
@@ -91,7 +100,10 @@ mod tests {
     }
 
     fn message(text: &str) -> String {
-        parse::<Body>(text.as_bytes()).unwrap_err().message().to_string()
+        parse::<Body>(text.as_bytes())
+            .unwrap_err()
+            .message()
+            .to_string()
     }
 
     #[test]
@@ -99,7 +111,10 @@ mod tests {
         assert!(message("").contains("empty"));
         assert!(message("{\"model\": \"a\",\n  oops}").contains("line 2"));
         assert!(message("{\"model\": 3}").contains("\"model\""));
-        assert!(message("{\"model\": \"a\", \"options\": {\"top_k\": \"x\"}}").contains("options.top_k"));
+        assert!(
+            message("{\"model\": \"a\", \"options\": {\"top_k\": \"x\"}}")
+                .contains("options.top_k")
+        );
         assert!(message("{}").contains("missing field `model`"));
         assert!(message("{\"model\": \"a\"} trailing").contains("trailing"));
         assert!(message("[1]").contains("wrong"));

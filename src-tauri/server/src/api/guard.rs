@@ -15,7 +15,11 @@ use super::error::ApiError;
 use crate::state::AppState;
 
 /// Refuses requests whose `Host` is not this server: a web page that rebinds its own name to 127.0.0.1 still sends its own name.
-pub(super) async fn check_host(State(state): State<AppState>, request: Request, next: Next) -> Response {
+pub(super) async fn check_host(
+    State(state): State<AppState>,
+    request: Request,
+    next: Next,
+) -> Response {
     let host = request
         .uri()
         .authority()
@@ -25,7 +29,13 @@ pub(super) async fn check_host(State(state): State<AppState>, request: Request, 
             Some(value.to_str().ok()?.to_string())
         });
     match host {
-        Some(host) if host_allowed(&host, state.settings().host, &state.settings().allowed_hosts) => {
+        Some(host)
+            if host_allowed(
+                &host,
+                state.settings().host,
+                &state.settings().allowed_hosts,
+            ) =>
+        {
             next.run(request).await
         }
         Some(host) => {
@@ -42,14 +52,18 @@ pub(super) async fn check_host(State(state): State<AppState>, request: Request, 
 /// True when `host` (with or without a port) is a loopback name, the bound address, or an allowed name. On all interfaces, any literal
 /// address is this machine's own: only names can be rebound.
 fn host_allowed(host: &str, bound: IpAddr, allowed: &[String]) -> bool {
-    let name = without_port(host).trim_end_matches('.').to_ascii_lowercase();
+    let name = without_port(host)
+        .trim_end_matches('.')
+        .to_ascii_lowercase();
     if name == "localhost" || name.ends_with(".localhost") {
         return true;
     }
     if let Ok(address) = name.parse::<IpAddr>() {
         return address.is_loopback() || address == bound || bound.is_unspecified();
     }
-    allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(&name))
+    allowed
+        .iter()
+        .any(|allowed| allowed.eq_ignore_ascii_case(&name))
 }
 
 /// `localhost:80` -> `localhost`, `[::1]:80` -> `::1`, `::1` -> `::1`.
@@ -64,7 +78,11 @@ fn without_port(host: &str) -> &str {
 }
 
 /// Asks for the key where one is set.
-pub(super) async fn require_key(State(state): State<AppState>, request: Request, next: Next) -> Response {
+pub(super) async fn require_key(
+    State(state): State<AppState>,
+    request: Request,
+    next: Next,
+) -> Response {
     if key_accepted(&state, request.headers()) {
         next.run(request).await
     } else {
@@ -91,7 +109,11 @@ pub(super) fn key_accepted(state: &AppState, headers: &HeaderMap) -> bool {
 
 /// Refuses posts that a foreign web page can send without asking first: those of a simple content type carry an `Origin` but cause no
 /// preflight. The page could not read the answer, but it could keep the engine busy.
-pub(super) async fn refuse_blind_posts(State(state): State<AppState>, request: Request, next: Next) -> Response {
+pub(super) async fn refuse_blind_posts(
+    State(state): State<AppState>,
+    request: Request,
+    next: Next,
+) -> Response {
     let headers = request.headers();
     let foreign = request.method() == Method::POST
         && headers
@@ -100,7 +122,12 @@ pub(super) async fn refuse_blind_posts(State(state): State<AppState>, request: R
     let json = headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| value.trim_start().to_ascii_lowercase().starts_with("application/json"));
+        .is_some_and(|value| {
+            value
+                .trim_start()
+                .to_ascii_lowercase()
+                .starts_with("application/json")
+        });
     if foreign && !json {
         return ApiError::forbidden(
             "A web page of another origin may not post here. Add its origin to allowed_origins in the settings if it should.",
@@ -147,10 +174,27 @@ mod tests {
     #[test]
     fn hosts() {
         let loopback = IpAddr::from([127, 0, 0, 1]);
-        for host in ["localhost", "LOCALHOST:8457", "127.0.0.1:1", "[::1]:8457", "::1", "app.localhost:3", "localhost.", "127.9.9.9"] {
+        for host in [
+            "localhost",
+            "LOCALHOST:8457",
+            "127.0.0.1:1",
+            "[::1]:8457",
+            "::1",
+            "app.localhost:3",
+            "localhost.",
+            "127.9.9.9",
+        ] {
             assert!(host_allowed(host, loopback, &[]), "{host}");
         }
-        for host in ["evil.example", "localhost.evil.example", "10.0.0.4:80", "", "127.0.0.1.evil.example", "[fe80::1]", "localhost@evil"] {
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "10.0.0.4:80",
+            "",
+            "127.0.0.1.evil.example",
+            "[fe80::1]",
+            "localhost@evil",
+        ] {
             assert!(!host_allowed(host, loopback, &[]), "{host}");
         }
         let any = IpAddr::from([0, 0, 0, 0]);

@@ -26,7 +26,11 @@ pub(super) fn chat(tokenizer: &Tokenizer, tokens: &[GeneratedToken]) -> Vec<Valu
         .filter_map(|token| {
             let logprobs = token.logprobs.as_ref()?;
             let mut value = entry(token.id, logprobs.logprob);
-            value["top_logprobs"] = logprobs.top.iter().map(|(id, logprob)| entry(*id, *logprob)).collect();
+            value["top_logprobs"] = logprobs
+                .top
+                .iter()
+                .map(|(id, logprob)| entry(*id, *logprob))
+                .collect();
             Some(value)
         })
         .collect()

@@ -36,14 +36,20 @@ pub fn router(state: AppState) -> Router {
         .route("/models/{*id}", get(models::retrieve))
         .fallback(error::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
-        .layer(middleware::from_fn_with_state(state.clone(), guard::require_key));
+        .layer(middleware::from_fn_with_state(
+            state.clone(),
+            guard::require_key,
+        ));
     let mut router = Router::new()
         .nest("/v1", v1)
         .route("/health", get(health::health))
         .with_state(state.clone())
         .merge(crate::ui::router())
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .layer(middleware::from_fn_with_state(state.clone(), guard::refuse_blind_posts));
+        .layer(middleware::from_fn_with_state(
+            state.clone(),
+            guard::refuse_blind_posts,
+        ));
     if let Some(cors) = guard::cors(&state) {
         router = router.layer(cors);
     }

@@ -15,7 +15,10 @@ use crate::{library::ModelEntry, state::AppState};
 /// All usable models; those that cannot be used are listed apart, under `unavailable`, with their reasons.
 pub(super) async fn list(State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
     let entries = entries(&state).await?;
-    let data: Vec<Value> = entries.iter().filter_map(|entry| describe(&state, entry)).collect();
+    let data: Vec<Value> = entries
+        .iter()
+        .filter_map(|entry| describe(&state, entry))
+        .collect();
     let unavailable: Vec<Value> = entries
         .iter()
         .filter_map(|entry| {
@@ -23,11 +26,16 @@ pub(super) async fn list(State(state): State<AppState>) -> Result<Json<Value>, A
             Some(json!({"id": entry.id, "reason": reason}))
         })
         .collect();
-    Ok(Json(json!({"object": "list", "data": data, "unavailable": unavailable})))
+    Ok(Json(
+        json!({"object": "list", "data": data, "unavailable": unavailable}),
+    ))
 }
 
 /// One model.
-pub(super) async fn retrieve(State(state): State<AppState>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn retrieve(
+    State(state): State<AppState>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
     let entry = state.find_model(&id).await?;
     describe(&state, &entry)
         .map(Json)
@@ -43,7 +51,10 @@ async fn entries(state: &AppState) -> Result<Vec<ModelEntry>, ApiError> {
 
 fn describe(state: &AppState, entry: &ModelEntry) -> Option<Value> {
     let summary = entry.status.as_ref().ok()?;
-    let created = entry.modified.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let created = entry
+        .modified
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
     let model_state = match state.engine().status().models.get(&entry.id) {
         Some(ModelState::Loaded) => "loaded",
         Some(ModelState::Loading) => "loading",

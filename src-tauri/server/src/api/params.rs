@@ -73,7 +73,10 @@ impl GenerationParams {
     /// Refuses what this server would otherwise silently not do.
     pub(super) fn check_supported(&self) -> Result<(), ApiError> {
         if self.n.is_some_and(|n| n != 1) {
-            return Err(ApiError::bad_field("n", "This server gives one answer a request: n must be 1."));
+            return Err(ApiError::bad_field(
+                "n",
+                "This server gives one answer a request: n must be 1.",
+            ));
         }
         match &self.response_format {
             Some(format) if format.r#type != "text" => Err(ApiError::bad_field(
@@ -101,7 +104,11 @@ impl GenerationParams {
 
     /// Tokens that end the answer, besides the model's own unless those are ignored.
     pub(super) fn stop_ids(&self, model: &[u32]) -> Vec<u32> {
-        let own = if self.ignore_eos.unwrap_or(false) { &[] } else { model };
+        let own = if self.ignore_eos.unwrap_or(false) {
+            &[]
+        } else {
+            model
+        };
         let mut ids = own.to_vec();
         ids.extend(self.stop_token_ids.iter().flatten());
         ids
@@ -122,7 +129,10 @@ impl GenerationParams {
         match value {
             -1 => Ok(None),
             value if value > 0 => Ok(Some(usize::try_from(value).unwrap_or(usize::MAX))),
-            value => Err(ApiError::bad_field(name, format!("{name} is {value}; it must be at least 1."))),
+            value => Err(ApiError::bad_field(
+                name,
+                format!("{name} is {value}; it must be at least 1."),
+            )),
         }
     }
 
@@ -139,8 +149,12 @@ impl GenerationParams {
         let top_k = match self.top_k {
             // -1 is another way of saying off.
             Some(-1) => 0,
-            Some(k) => usize::try_from(k)
-                .map_err(|_| ApiError::bad_field("top_k", format!("top_k is {k}; it must be 0 (off) or more.")))?,
+            Some(k) => usize::try_from(k).map_err(|_| {
+                ApiError::bad_field(
+                    "top_k",
+                    format!("top_k is {k}; it must be 0 (off) or more."),
+                )
+            })?,
             None => defaults.top_k,
         };
         if logprobs.is_some_and(|n| n > MAX_TOP_LOGPROBS) {
@@ -176,7 +190,10 @@ impl GenerationParams {
             .flatten()
             .map(|(id, bias)| {
                 let id: u32 = id.parse().map_err(|_| {
-                    ApiError::bad_field("logit_bias", format!("The key \"{id}\" of logit_bias is not a token id."))
+                    ApiError::bad_field(
+                        "logit_bias",
+                        format!("The key \"{id}\" of logit_bias is not a token id."),
+                    )
                 })?;
                 Ok((id, *bias))
             })
@@ -184,9 +201,13 @@ impl GenerationParams {
     }
 
     fn seed(&self) -> Result<Option<u64>, ApiError> {
-        let Some(seed) = &self.seed else { return Ok(None) };
+        let Some(seed) = &self.seed else {
+            return Ok(None);
+        };
         // Negative seeds are as good as any: their bits are used.
-        let seed = seed.as_u64().or_else(|| seed.as_i64().map(|seed| seed as u64));
+        let seed = seed
+            .as_u64()
+            .or_else(|| seed.as_i64().map(|seed| seed as u64));
         seed.map(Some)
             .ok_or_else(|| ApiError::bad_field("seed", "seed must be a whole number of 64 bits."))
     }
@@ -216,8 +237,13 @@ mod tests {
         assert_eq!(sampling.top_k, 0);
         assert_eq!(sampling.seed, Some((-5i64) as u64));
         assert_eq!(sampling.logit_bias, [(7, -100.0)]);
-        let sampling = params(json!({"temperature": 0})).sampling(&defaults, Some(2), 100).unwrap();
-        assert_eq!((sampling.temperature, sampling.top_k, sampling.logprobs), (0.0, 40, Some(2)));
+        let sampling = params(json!({"temperature": 0}))
+            .sampling(&defaults, Some(2), 100)
+            .unwrap();
+        assert_eq!(
+            (sampling.temperature, sampling.top_k, sampling.logprobs),
+            (0.0, 40, Some(2))
+        );
     }
 
     #[test]
@@ -238,19 +264,41 @@ mod tests {
             assert_eq!(error.body()["error"]["param"], name, "{value}");
         }
         assert!(params(json!({"n": 2})).check_supported().is_err());
-        assert!(params(json!({"response_format": {"type": "json_object"}})).check_supported().is_err());
-        assert!(params(json!({"response_format": {"type": "text"}, "n": 1})).check_supported().is_ok());
+        assert!(
+            params(json!({"response_format": {"type": "json_object"}}))
+                .check_supported()
+                .is_err()
+        );
+        assert!(
+            params(json!({"response_format": {"type": "text"}, "n": 1}))
+                .check_supported()
+                .is_ok()
+        );
     }
 
     #[test]
     fn limits_and_stops() {
         assert_eq!(params(json!({})).max_tokens().unwrap(), None);
-        assert_eq!(params(json!({"max_tokens": -1})).max_tokens().unwrap(), None);
-        assert_eq!(params(json!({"max_tokens": 5, "max_completion_tokens": 9})).max_tokens().unwrap(), Some(9));
+        assert_eq!(
+            params(json!({"max_tokens": -1})).max_tokens().unwrap(),
+            None
+        );
+        assert_eq!(
+            params(json!({"max_tokens": 5, "max_completion_tokens": 9}))
+                .max_tokens()
+                .unwrap(),
+            Some(9)
+        );
         assert!(params(json!({"max_tokens": 0})).max_tokens().is_err());
         assert_eq!(params(json!({"stop": ["a", ""]})).stop_strings(), ["a"]);
         assert_eq!(params(json!({"stop": "b"})).stop_strings(), ["b"]);
-        assert_eq!(params(json!({"stop_token_ids": [3]})).stop_ids(&[1, 2]), [1, 2, 3]);
-        assert_eq!(params(json!({"ignore_eos": true})).stop_ids(&[1, 2]), Vec::<u32>::new());
+        assert_eq!(
+            params(json!({"stop_token_ids": [3]})).stop_ids(&[1, 2]),
+            [1, 2, 3]
+        );
+        assert_eq!(
+            params(json!({"ignore_eos": true})).stop_ids(&[1, 2]),
+            Vec::<u32>::new()
+        );
     }
 }

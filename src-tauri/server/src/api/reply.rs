@@ -51,7 +51,11 @@ impl Job {
             request: GenerationRequest {
                 model: state.model_spec(entry),
                 prompt_tokens,
-                sampling: params.sampling(&state.sampling_defaults(entry), logprobs, model.vocab_size)?,
+                sampling: params.sampling(
+                    &state.sampling_defaults(entry),
+                    logprobs,
+                    model.vocab_size,
+                )?,
                 stop_strings: params.stop_strings(),
                 stop_ids: params.stop_ids(model.tokenizer.stop_ids()),
                 max_tokens: params.max_tokens()?,
@@ -78,7 +82,14 @@ pub(super) trait Shape: Send + 'static {
     /// The chunk that carries the usage.
     fn usage_chunk(&mut self, usage: Value) -> Value;
     /// The whole reply.
-    fn whole(&mut self, text: String, tokens: &[GeneratedToken], tokenizer: &Tokenizer, reason: &str, usage: Value) -> Value;
+    fn whole(
+        &mut self,
+        text: String,
+        tokens: &[GeneratedToken],
+        tokenizer: &Tokenizer,
+        reason: &str,
+        usage: Value,
+    ) -> Value;
 }
 
 /// The API's word for why an answer ended.
@@ -90,10 +101,20 @@ pub(super) fn reason_name(reason: &FinishReason) -> &'static str {
 }
 
 /// Runs the job and answers in its form.
-pub(super) async fn reply(state: &AppState, job: Job, mut shape: impl Shape) -> Result<Response, ApiError> {
+pub(super) async fn reply(
+    state: &AppState,
+    job: Job,
+    mut shape: impl Shape,
+) -> Result<Response, ApiError> {
     let mut events = state.engine().submit(job.request)?;
     if job.stream {
-        return Ok(stream::event_stream(state, events, job.tokenizer, job.include_usage, shape));
+        return Ok(stream::event_stream(
+            state,
+            events,
+            job.tokenizer,
+            job.include_usage,
+            shape,
+        ));
     }
     let mut answer = String::new();
     let mut all_tokens = Vec::new();
@@ -104,12 +125,23 @@ pub(super) async fn reply(state: &AppState, job: Job, mut shape: impl Shape) -> 
                 answer.push_str(&text);
                 all_tokens.extend(tokens);
             }
-            GenerationEvent::Finished { reason, usage: counts } => {
-                let body = shape.whole(answer, &all_tokens, &job.tokenizer, reason_name(&reason), usage(&counts));
+            GenerationEvent::Finished {
+                reason,
+                usage: counts,
+            } => {
+                let body = shape.whole(
+                    answer,
+                    &all_tokens,
+                    &job.tokenizer,
+                    reason_name(&reason),
+                    usage(&counts),
+                );
                 return Ok(Json(body).into_response());
             }
             GenerationEvent::Failed(error) => return Err(error.into()),
         }
     }
-    Err(ApiError::internal("The engine stopped in the middle of the answer."))
+    Err(ApiError::internal(
+        "The engine stopped in the middle of the answer.",
+    ))
 }

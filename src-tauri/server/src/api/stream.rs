@@ -2,10 +2,7 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use axum::response::{
-    IntoResponse, Response, Sse,
-    sse::Event,
-};
+use axum::response::{IntoResponse, Response, Sse, sse::Event};
 use headstart_engine::{
     request::{GenerationEvent, GenerationStream},
     tokenizer::Tokenizer,

@@ -50,6 +50,9 @@ mod tests {
         assert_eq!(value["total_tokens"], 13);
         assert_eq!(value["prompt_tokens_per_second"], 20.0);
         assert_eq!(value["generation_tokens_per_second"], 20.0);
-        assert_eq!(usage(&Usage::default())["generation_tokens_per_second"], Value::Null);
+        assert_eq!(
+            usage(&Usage::default())["generation_tokens_per_second"],
+            Value::Null
+        );
     }
 }

@@ -53,7 +53,8 @@ pub(super) fn bench(options: &ServeOptions, args: &BenchArgs) -> Result<(), Fail
         options: LoadOptions::default(),
     };
     let model = engine.load_blocking(spec.clone())?;
-    let longest = args.prompt.iter().max().copied().unwrap_or(0) + args.output.iter().max().copied().unwrap_or(0);
+    let longest = args.prompt.iter().max().copied().unwrap_or(0)
+        + args.output.iter().max().copied().unwrap_or(0);
     if args.prompt.iter().chain(&args.output).any(|n| *n == 0) || args.repeat == 0 {
         return Err(Failure("lengths and --repeat must be at least 1".into()));
     }
@@ -82,13 +83,22 @@ pub(super) fn bench(options: &ServeOptions, args: &BenchArgs) -> Result<(), Fail
         }
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report(&entry.id, &model, args.repeat, &rows))?);
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&report(&entry.id, &model, args.repeat, &rows))?
+        );
     }
     Ok(())
 }
 
 /// One request with a made-up prompt: random but repeatable tokens, whose computation costs what any text's does.
-fn measure(engine: &Engine, spec: &ModelSpec, model: &ModelInfo, prompt: usize, output: usize) -> Result<Usage, Failure> {
+fn measure(
+    engine: &Engine,
+    spec: &ModelSpec,
+    model: &ModelInfo,
+    prompt: usize,
+    output: usize,
+) -> Result<Usage, Failure> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let prompt_tokens = (0..prompt)
         .map(|_| {
@@ -120,12 +130,23 @@ fn measure(engine: &Engine, spec: &ModelSpec, model: &ModelInfo, prompt: usize, 
 }
 
 fn summarize(prompt: usize, output: usize, runs: &[Usage]) -> Row {
-    let decode: Option<Vec<f64>> = runs.iter().map(Usage::generation_tokens_per_second).collect();
+    let decode: Option<Vec<f64>> = runs
+        .iter()
+        .map(Usage::generation_tokens_per_second)
+        .collect();
     Row {
         prompt,
         output,
-        ttft: median(runs.iter().map(|run| run.time_to_first_token.as_secs_f64()).collect()),
-        prefill: median(runs.iter().filter_map(Usage::prompt_tokens_per_second).collect()),
+        ttft: median(
+            runs.iter()
+                .map(|run| run.time_to_first_token.as_secs_f64())
+                .collect(),
+        ),
+        prefill: median(
+            runs.iter()
+                .filter_map(Usage::prompt_tokens_per_second)
+                .collect(),
+        ),
         decode: decode.map(median),
         peak_bytes: peak_memory(),
     }
@@ -153,7 +174,11 @@ fn peak_memory() -> Option<u64> {
     };
     let peak = u64::try_from(usage.ru_maxrss).ok()?;
     // macOS counts bytes, Linux kibibytes.
-    Some(if cfg!(target_os = "macos") { peak } else { peak * 1024 })
+    Some(if cfg!(target_os = "macos") {
+        peak
+    } else {
+        peak * 1024
+    })
 }
 
 fn print_header(id: &str, model: &ModelInfo) {

@@ -30,10 +30,14 @@ pub(super) fn inspect(options: &ServeOptions, args: &InspectArgs) -> Result<(), 
     let tensors = checkpoint.tensors()?;
     let tokenizer = checkpoint.tokenizer();
     let template = template_of(&checkpoint);
-    let cache_bytes = checkpoint.cache_bytes_per_token(&options.settings.device.parse::<DeviceChoice>()?.open()?)?;
+    let cache_bytes = checkpoint
+        .cache_bytes_per_token(&options.settings.device.parse::<DeviceChoice>()?.open()?)?;
     let mut types: Vec<(String, usize, u64)> = Vec::new();
     for tensor in &tensors {
-        match types.iter_mut().find(|(dtype, _, _)| *dtype == tensor.dtype) {
+        match types
+            .iter_mut()
+            .find(|(dtype, _, _)| *dtype == tensor.dtype)
+        {
             Some((_, count, bytes)) => {
                 *count += 1;
                 *bytes += tensor.bytes;
@@ -80,9 +84,16 @@ pub(super) fn inspect(options: &ServeOptions, args: &InspectArgs) -> Result<(), 
     println!("  architecture  {}", summary.architecture);
     println!("  quantization  {}", summary.quantization);
     println!("  parameters    {:.1} M", summary.parameters as f64 / 1e6);
-    println!("  size          {} in {} tensors", human_bytes(summary.bytes), tensors.len());
+    println!(
+        "  size          {} in {} tensors",
+        human_bytes(summary.bytes),
+        tensors.len()
+    );
     for (dtype, count, bytes) in &types {
-        println!("                {dtype:8} {count:4} tensors, {}", human_bytes(*bytes));
+        println!(
+            "                {dtype:8} {count:4} tensors, {}",
+            human_bytes(*bytes)
+        );
     }
     println!("  context       {} tokens", summary.context_length);
     println!(
@@ -102,7 +113,10 @@ pub(super) fn inspect(options: &ServeOptions, args: &InspectArgs) -> Result<(), 
         Err(error) => println!("  tokenizer     cannot be used: {error}"),
     }
     match &template {
-        Ok(Some(template)) => println!("  chat template {} characters", template.source().chars().count()),
+        Ok(Some(template)) => println!(
+            "  chat template {} characters",
+            template.source().chars().count()
+        ),
         Ok(None) => println!("  chat template none: only plain completions"),
         Err(error) => println!("  chat template cannot be used: {error}"),
     }

@@ -101,10 +101,13 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let level = if cli.common.verbose { "debug" } else { "info" };
     let quiet = !matches!(cli.command, Command::Serve(_)) && !cli.common.verbose;
-    let filter = tracing_subscriber::EnvFilter::try_from_env("HEADSTART_LOG").unwrap_or_else(|_| {
-        let level = if quiet { "warn" } else { level };
-        tracing_subscriber::EnvFilter::new(format!("warn,headstart_server={level},headstart_engine={level}"))
-    });
+    let filter =
+        tracing_subscriber::EnvFilter::try_from_env("HEADSTART_LOG").unwrap_or_else(|_| {
+            let level = if quiet { "warn" } else { level };
+            tracing_subscriber::EnvFilter::new(format!(
+                "warn,headstart_server={level},headstart_engine={level}"
+            ))
+        });
     // A second subscriber can only exist when this is called from a test; the first one stays then.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -160,17 +163,29 @@ fn find_model(options: &ServeOptions, name: &str) -> Result<ModelEntry, Failure>
             modified,
         });
     }
-    Library::new(model_folders(options)).find(name).map_err(|error| {
-        Failure(match error {
-            LookupError::Unknown(known) if known.is_empty() => {
-                let folders: Vec<String> = model_folders(options).iter().map(|f| f.display().to_string()).collect();
-                format!("there is no model yet; looked in {}", folders.join(", "))
-            }
-            LookupError::Unknown(known) => format!("there is no model \"{name}\"; available: {}", known.join(", ")),
-            LookupError::Ambiguous(ids) => format!("several models are called \"{name}\": {}", ids.join(", ")),
-            LookupError::Broken { id, reason } => format!("the model {id} cannot be used: {reason}"),
+    Library::new(model_folders(options))
+        .find(name)
+        .map_err(|error| {
+            Failure(match error {
+                LookupError::Unknown(known) if known.is_empty() => {
+                    let folders: Vec<String> = model_folders(options)
+                        .iter()
+                        .map(|f| f.display().to_string())
+                        .collect();
+                    format!("there is no model yet; looked in {}", folders.join(", "))
+                }
+                LookupError::Unknown(known) => format!(
+                    "there is no model \"{name}\"; available: {}",
+                    known.join(", ")
+                ),
+                LookupError::Ambiguous(ids) => {
+                    format!("several models are called \"{name}\": {}", ids.join(", "))
+                }
+                LookupError::Broken { id, reason } => {
+                    format!("the model {id} cannot be used: {reason}")
+                }
+            })
         })
-    })
 }
 
 /// An engine of its own for one command.

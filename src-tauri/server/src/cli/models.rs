@@ -47,7 +47,11 @@ pub(super) fn models(options: &ServeOptions, args: &ModelsArgs) -> Result<(), Fa
         }
         return Ok(());
     }
-    let width = entries.iter().map(|entry| entry.id.chars().count()).max().unwrap_or(0);
+    let width = entries
+        .iter()
+        .map(|entry| entry.id.chars().count())
+        .max()
+        .unwrap_or(0);
     for entry in &entries {
         match &entry.status {
             Ok(summary) => println!(

@@ -44,9 +44,9 @@ pub(super) fn render(options: &ServeOptions, args: &RenderArgs) -> Result<(), Fa
                 .map_err(|e| Failure(format!("cannot read {}: {e}", file.display())))?;
             ChatTemplate::compile(&source, SpecialTokens::default())?
         }
-        (None, Some(checkpoint)) => {
-            template_of(checkpoint)?.ok_or_else(|| Failure("this model has no chat template; give one with --template".into()))?
-        }
+        (None, Some(checkpoint)) => template_of(checkpoint)?.ok_or_else(|| {
+            Failure("this model has no chat template; give one with --template".into())
+        })?,
         (None, None) => return Err(Failure("name a model or a --template".into())),
     };
     let request = read_request(&args.request)?;
@@ -70,10 +70,17 @@ fn read_request(path: &PathBuf) -> Result<RenderRequest, Failure> {
         std::io::stdin().read_to_string(&mut text)?;
         text
     } else {
-        std::fs::read_to_string(path).map_err(|e| Failure(format!("cannot read {}: {e}", path.display())))?
+        std::fs::read_to_string(path)
+            .map_err(|e| Failure(format!("cannot read {}: {e}", path.display())))?
     };
     let mut deserializer = serde_json::Deserializer::from_str(&text);
-    let conversation: Conversation = serde_path_to_error::deserialize(&mut deserializer)
-        .map_err(|e| Failure(format!("the request is wrong at \"{}\": {}", e.path(), e.inner())))?;
+    let conversation: Conversation =
+        serde_path_to_error::deserialize(&mut deserializer).map_err(|e| {
+            Failure(format!(
+                "the request is wrong at \"{}\": {}",
+                e.path(),
+                e.inner()
+            ))
+        })?;
     Ok(conversation.into_request())
 }

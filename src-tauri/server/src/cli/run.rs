@@ -16,9 +16,7 @@ use serde_json::json;
 
 use super::{Failure, find_model, start_engine};
 use crate::{
-    conversation::template_of,
-    defaults::SamplingDefaults,
-    prompt::RenderRequest,
+    conversation::template_of, defaults::SamplingDefaults, prompt::RenderRequest,
     serve::ServeOptions,
 };
 
@@ -66,10 +64,16 @@ pub(super) fn run(options: &ServeOptions, args: RunArgs) -> Result<(), Failure> 
     let text = if args.raw {
         prompt
     } else {
-        let template = template_of(&checkpoint)?
-            .ok_or_else(|| Failure("this model has no chat template; use --raw to let it continue your text".into()))?;
+        let template = template_of(&checkpoint)?.ok_or_else(|| {
+            Failure(
+                "this model has no chat template; use --raw to let it continue your text".into(),
+            )
+        })?;
         let mut messages = Vec::new();
-        messages.extend(args.system.map(|text| json!({"role": "system", "content": text})));
+        messages.extend(
+            args.system
+                .map(|text| json!({"role": "system", "content": text})),
+        );
         messages.push(json!({"role": "user", "content": prompt}));
         template.render(&RenderRequest {
             messages,
@@ -119,7 +123,9 @@ pub(super) fn run(options: &ServeOptions, args: RunArgs) -> Result<(), Failure> 
             GenerationEvent::Finished { reason, usage } => {
                 writeln!(out)?;
                 if !args.no_stats {
-                    let speed = |rate: Option<f64>| rate.map_or("-".to_string(), |rate| format!("{rate:.1} tok/s"));
+                    let speed = |rate: Option<f64>| {
+                        rate.map_or("-".to_string(), |rate| format!("{rate:.1} tok/s"))
+                    };
                     eprintln!(
                         "[{} prompt tokens at {}, first token after {:.2} s, {} tokens at {}{}]",
                         usage.prompt_tokens,
@@ -127,7 +133,11 @@ pub(super) fn run(options: &ServeOptions, args: RunArgs) -> Result<(), Failure> 
                         usage.time_to_first_token.as_secs_f64(),
                         usage.completion_tokens,
                         speed(usage.generation_tokens_per_second()),
-                        if reason == FinishReason::Length { ", cut at the limit" } else { "" }
+                        if reason == FinishReason::Length {
+                            ", cut at the limit"
+                        } else {
+                            ""
+                        }
                     );
                 }
                 return Ok(());
@@ -135,5 +145,7 @@ pub(super) fn run(options: &ServeOptions, args: RunArgs) -> Result<(), Failure> 
             GenerationEvent::Failed(error) => return Err(error.into()),
         }
     }
-    Err(Failure("the engine stopped in the middle of the answer".into()))
+    Err(Failure(
+        "the engine stopped in the middle of the answer".into(),
+    ))
 }

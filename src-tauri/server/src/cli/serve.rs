@@ -26,7 +26,9 @@ pub(super) fn serve(mut options: ServeOptions, args: ServeArgs) -> Result<(), Fa
     if let Some(seconds) = args.keep_alive_seconds {
         settings.sse_keepalive_seconds = seconds;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let folders = model_folders(&options);
         let mut server = start(options).await?;

@@ -118,7 +118,10 @@ impl Library {
         let entries = self.entries();
         let wanted = normalized(name);
         let by = |matches: &dyn Fn(&str) -> bool| -> Vec<&ModelEntry> {
-            entries.iter().filter(|entry| matches(&normalized(&entry.id))).collect()
+            entries
+                .iter()
+                .filter(|entry| matches(&normalized(&entry.id)))
+                .collect()
         };
         let exact = by(&|id| id == wanted);
         let found = if exact.is_empty() {
@@ -141,14 +144,18 @@ impl Library {
                     reason: reason.clone(),
                 }),
             },
-            several => Err(LookupError::Ambiguous(several.iter().map(|entry| entry.id.clone()).collect())),
+            several => Err(LookupError::Ambiguous(
+                several.iter().map(|entry| entry.id.clone()).collect(),
+            )),
         }
     }
 }
 
 fn normalized(name: &str) -> String {
     let lower = name.trim().to_lowercase();
-    lower.strip_suffix(".gguf").map_or(lower.clone(), str::to_string)
+    lower
+        .strip_suffix(".gguf")
+        .map_or(lower.clone(), str::to_string)
 }
 
 /// The newest change among a path's own files.

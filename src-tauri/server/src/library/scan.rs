@@ -31,7 +31,12 @@ fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut Vec<Found>) {
     let mut names: Vec<(String, PathBuf)> = match std::fs::read_dir(folder) {
         Ok(entries) => entries
             .flatten()
-            .map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()))
+            .map(|entry| {
+                (
+                    entry.file_name().to_string_lossy().into_owned(),
+                    entry.path(),
+                )
+            })
             .filter(|(name, _)| !name.starts_with('.'))
             .collect(),
         Err(error) => {
@@ -81,9 +86,12 @@ fn looks_like_a_checkpoint(folder: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return false;
     };
-    entries
-        .flatten()
-        .any(|entry| entry.file_name().to_string_lossy().ends_with(".safetensors"))
+    entries.flatten().any(|entry| {
+        entry
+            .file_name()
+            .to_string_lossy()
+            .ends_with(".safetensors")
+    })
 }
 
 fn checkpoint_folder(id: String, path: PathBuf) -> Found {

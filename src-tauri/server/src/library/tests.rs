@@ -9,12 +9,19 @@ fn library(files: &[(&str, &str)]) -> (tempfile::TempDir, Library) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
-    let library = Library::new(vec![root.path().to_path_buf(), root.path().join("not-there")]);
+    let library = Library::new(vec![
+        root.path().to_path_buf(),
+        root.path().join("not-there"),
+    ]);
     (root, library)
 }
 
 fn ids(library: &Library) -> Vec<String> {
-    library.entries().into_iter().map(|entry| entry.id).collect()
+    library
+        .entries()
+        .into_iter()
+        .map(|entry| entry.id)
+        .collect()
 }
 
 #[test]
@@ -51,7 +58,9 @@ fn every_layout_is_found_and_broken_models_keep_their_reason() {
         assert!(reason.contains('/'), "the reason names the file: {reason}");
     }
     match library.find("no/config").unwrap_err() {
-        LookupError::Broken { reason, .. } => assert!(reason.contains("config.json is missing"), "{reason}"),
+        LookupError::Broken { reason, .. } => {
+            assert!(reason.contains("config.json is missing"), "{reason}")
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -59,8 +68,18 @@ fn every_layout_is_found_and_broken_models_keep_their_reason() {
 #[test]
 fn a_repaired_model_is_seen_again() {
     let (root, library) = library(&[("m/config.json", "{")]);
-    assert!(library.entries()[0].status.as_ref().unwrap_err().contains("JSON"));
-    fs::write(root.path().join("m/config.json"), r#"{"model_type": "martian"}"#).unwrap();
+    assert!(
+        library.entries()[0]
+            .status
+            .as_ref()
+            .unwrap_err()
+            .contains("JSON")
+    );
+    fs::write(
+        root.path().join("m/config.json"),
+        r#"{"model_type": "martian"}"#,
+    )
+    .unwrap();
     // Time stamps may be coarse: move it on.
     let later = SystemTime::now() + std::time::Duration::from_secs(5);
     fs::File::options()
@@ -69,16 +88,28 @@ fn a_repaired_model_is_seen_again() {
         .unwrap()
         .set_modified(later)
         .unwrap();
-    assert!(library.entries()[0].status.as_ref().unwrap_err().contains("martian"));
+    assert!(
+        library.entries()[0]
+            .status
+            .as_ref()
+            .unwrap_err()
+            .contains("martian")
+    );
 }
 
 #[test]
 fn unknown_names_list_what_there_is() {
     let (_root, library) = library(&[("a/same.gguf", "x"), ("b/same.gguf", "x")]);
-    assert_eq!(library.find("nothing").unwrap_err(), LookupError::Unknown(vec![]));
+    assert_eq!(
+        library.find("nothing").unwrap_err(),
+        LookupError::Unknown(vec![])
+    );
     assert_eq!(
         library.find("SAME.gguf").unwrap_err(),
         LookupError::Ambiguous(vec!["a/same".into(), "b/same".into()])
     );
-    assert!(matches!(library.find("A/Same").unwrap_err(), LookupError::Broken { .. }));
+    assert!(matches!(
+        library.find("A/Same").unwrap_err(),
+        LookupError::Broken { .. }
+    ));
 }

@@ -49,7 +49,9 @@ impl ContentSupport {
         let reads = |conversation: &dyn Fn(Value) -> Vec<Value>, with_tools: bool| {
             let reads_form = |content: Value| {
                 render(&conversation(content), with_tools).is_some_and(|text| {
-                    text.contains(PROBE) && !text.contains(&format!("'{PROBE}'")) && !text.contains(&format!("\"{PROBE}\""))
+                    text.contains(PROBE)
+                        && !text.contains(&format!("'{PROBE}'"))
+                        && !text.contains(&format!("\"{PROBE}\""))
                 })
             };
             match (reads_form(json!(PROBE)), reads_form(text_part(PROBE))) {
@@ -58,22 +60,42 @@ impl ContentSupport {
                 _ => Reads::Strings,
             }
         };
-        let user = reads(&|content| vec![json!({"role": "user", "content": content})], false);
-        let other = if user == Reads::Parts { text_part("x") } else { json!("x") };
+        let user = reads(
+            &|content| vec![json!({"role": "user", "content": content})],
+            false,
+        );
+        let other = if user == Reads::Parts {
+            text_part("x")
+        } else {
+            json!("x")
+        };
         let other = |role: &str| json!({"role": role, "content": other});
         let call = json!({"id": "call00001", "type": "function", "function": {"name": "f", "arguments": {}}});
         Self {
-            system: reads(&|content| vec![json!({"role": "system", "content": content}), other("user")], false),
+            system: reads(
+                &|content| vec![json!({"role": "system", "content": content}), other("user")],
+                false,
+            ),
             user,
             assistant: reads(
-                &|content| vec![other("user"), json!({"role": "assistant", "content": content}), other("user")],
+                &|content| {
+                    vec![
+                        other("user"),
+                        json!({"role": "assistant", "content": content}),
+                        other("user"),
+                    ]
+                },
                 false,
             ),
             tool: reads(
                 &|content| {
                     let mut asks = other("assistant");
                     asks["tool_calls"] = json!([call]);
-                    vec![other("user"), asks, json!({"role": "tool", "name": "f", "tool_call_id": "call00001", "content": content})]
+                    vec![
+                        other("user"),
+                        asks,
+                        json!({"role": "tool", "name": "f", "tool_call_id": "call00001", "content": content}),
+                    ]
                 },
                 true,
             ),
@@ -95,8 +117,13 @@ impl ContentSupport {
     /// [`PromptError::InvalidMessages`] for a part that is no text where the template reads strings only.
     pub(super) fn adapt(&self, messages: &mut [Value]) -> Result<(), PromptError> {
         for (i, message) in messages.iter_mut().enumerate() {
-            let Value::Object(fields) = message else { continue };
-            let role = fields.get("role").and_then(Value::as_str).unwrap_or_default();
+            let Value::Object(fields) = message else {
+                continue;
+            };
+            let role = fields
+                .get("role")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
             let reads = self.reads(role);
             let content = fields.entry("content").or_insert(Value::Null);
             match (content.take(), reads) {
@@ -104,7 +131,9 @@ impl ContentSupport {
                 (Value::Null, _) => *content = json!(""),
                 (Value::String(text), Reads::Parts) => *content = text_part(&text),
                 (Value::Array(parts), Reads::Strings) => *content = Value::String(join(&parts, i)?),
-                (Value::Array(parts), _) => *content = parts.into_iter().map(rename_image).collect(),
+                (Value::Array(parts), _) => {
+                    *content = parts.into_iter().map(rename_image).collect()
+                }
                 (sent, _) => *content = sent,
             }
         }
@@ -125,7 +154,9 @@ fn join(parts: &[Value], message: usize) -> Result<String, PromptError> {
                 let kind = kind.unwrap_or_default();
                 return Err(PromptError::invalid(
                     format!("messages[{message}].content[{i}]"),
-                    format!("this model's chat template takes text only, not a part of type '{kind}'"),
+                    format!(
+                        "this model's chat template takes text only, not a part of type '{kind}'"
+                    ),
                 ));
             }
         }

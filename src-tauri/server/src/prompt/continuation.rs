@@ -18,7 +18,10 @@ pub(super) fn mark(messages: &mut [Value]) -> Result<String, PromptError> {
     let last = messages.len().saturating_sub(1);
     let path = format!("messages[{last}].content");
     let no_text = || PromptError::invalid(&path, "has no text that could be continued");
-    let content = messages.last_mut().and_then(|message| message.get_mut("content")).ok_or_else(no_text)?;
+    let content = messages
+        .last_mut()
+        .and_then(|message| message.get_mut("content"))
+        .ok_or_else(no_text)?;
     let text = match content {
         Value::String(text) => text,
         Value::Array(parts) => match parts.iter_mut().rev().find_map(|part| part.get_mut("text")) {
@@ -37,7 +40,9 @@ pub(super) fn mark(messages: &mut [Value]) -> Result<String, PromptError> {
 /// # Errors
 /// [`PromptError::Template`] if the template did not print the last message.
 pub(super) fn cut(mut prompt: String, final_text: &str) -> Result<String, PromptError> {
-    let found = prompt.rfind(MARK.trim_end()).filter(|_| prompt.contains(final_text.trim()));
+    let found = prompt
+        .rfind(MARK.trim_end())
+        .filter(|_| prompt.contains(final_text.trim()));
     let Some(at) = found else {
         return Err(PromptError::Template {
             message: "it does not print the text of the last message, so that message cannot be continued".into(),

@@ -59,14 +59,19 @@ impl PromptError {
     }
 
     pub(super) fn invalid(path: impl Into<String>, what: impl Into<String>) -> Self {
-        Self::InvalidMessages { path: path.into(), what: what.into() }
+        Self::InvalidMessages {
+            path: path.into(),
+            what: what.into(),
+        }
     }
 }
 
 fn describe_template_error(message: &str, line: Option<usize>, refused: bool) -> String {
     match (refused, line) {
         (true, _) => format!("the model's chat template refuses this conversation: {message}"),
-        (false, Some(line)) => format!("the model's chat template fails on this conversation: {message} (line {line} of the template)"),
+        (false, Some(line)) => format!(
+            "the model's chat template fails on this conversation: {message} (line {line} of the template)"
+        ),
         (false, None) => format!("the model's chat template fails on this conversation: {message}"),
     }
 }

@@ -18,9 +18,16 @@ type Result<T> = std::result::Result<T, PromptError>;
 /// [`PromptError::InvalidMessages`] with the path of the first value of a wrong type.
 pub(super) fn normalize(messages: &[Value]) -> Result<Vec<Value>> {
     if messages.is_empty() {
-        return Err(PromptError::invalid("messages", "must hold at least one message"));
+        return Err(PromptError::invalid(
+            "messages",
+            "must hold at least one message",
+        ));
     }
-    messages.iter().enumerate().map(|(i, message)| normalize_message(message, &format!("messages[{i}]"))).collect()
+    messages
+        .iter()
+        .enumerate()
+        .map(|(i, message)| normalize_message(message, &format!("messages[{i}]")))
+        .collect()
 }
 
 fn normalize_message(message: &Value, path: &str) -> Result<Value> {
@@ -29,7 +36,12 @@ fn normalize_message(message: &Value, path: &str) -> Result<Value> {
     };
     let role = match fields.get("role") {
         Some(Value::String(role)) if !role.is_empty() => role.as_str(),
-        Some(Value::String(_)) => return Err(PromptError::invalid(format!("{path}.role"), "must not be empty")),
+        Some(Value::String(_)) => {
+            return Err(PromptError::invalid(
+                format!("{path}.role"),
+                "must not be empty",
+            ));
+        }
         Some(other) => return Err(wrong_type(&format!("{path}.role"), "a string", other)),
         None => return Err(PromptError::invalid(format!("{path}.role"), "is missing")),
     };
@@ -44,10 +56,16 @@ fn normalize_message(message: &Value, path: &str) -> Result<Value> {
             (_, Value::Null) => continue,
             ("tool_calls", Value::Array(calls)) if calls.is_empty() => continue,
             ("tool_calls", Value::Array(calls)) => Value::Array(
-                calls.iter().enumerate().map(|(i, call)| normalize_call(call, &format!("{path}[{i}]"))).collect::<Result<_>>()?,
+                calls
+                    .iter()
+                    .enumerate()
+                    .map(|(i, call)| normalize_call(call, &format!("{path}[{i}]")))
+                    .collect::<Result<_>>()?,
             ),
             ("tool_calls", other) => return Err(wrong_type(&path, "a list", other)),
-            ("name" | "tool_call_id" | "reasoning_content" | "reasoning", other) if !other.is_string() => {
+            ("name" | "tool_call_id" | "reasoning_content" | "reasoning", other)
+                if !other.is_string() =>
+            {
                 return Err(wrong_type(&path, "a string", other));
             }
             (_, value) => value.clone(),
@@ -57,7 +75,10 @@ fn normalize_message(message: &Value, path: &str) -> Result<Value> {
     // An assistant may have called tools or only thought, and a tool may have had nothing to say.
     let may_lack_content = matches!(role, "assistant" | "tool" | "function");
     if out.get("content").is_none_or(Value::is_null) && !may_lack_content {
-        return Err(PromptError::invalid(format!("{path}.content"), format!("is missing; a message of role '{role}' needs one")));
+        return Err(PromptError::invalid(
+            format!("{path}.content"),
+            format!("is missing; a message of role '{role}' needs one"),
+        ));
     }
     Ok(Value::Object(out))
 }
@@ -78,7 +99,9 @@ fn check_content(content: &Value, path: &str) -> Result<()> {
                 return Err(PromptError::invalid(format!("{path}.text"), "is missing"));
             }
             (Some(Value::String(_)), None | Some(Value::String(_))) => {}
-            (Some(Value::String(_)), Some(text)) => return Err(wrong_type(&format!("{path}.text"), "a string", text)),
+            (Some(Value::String(_)), Some(text)) => {
+                return Err(wrong_type(&format!("{path}.text"), "a string", text));
+            }
             (Some(kind), _) => return Err(wrong_type(&format!("{path}.type"), "a string", kind)),
             (None, _) => return Err(PromptError::invalid(format!("{path}.type"), "is missing")),
         }
@@ -93,7 +116,10 @@ fn normalize_call(call: &Value, path: &str) -> Result<Value> {
     let mut out = fields.clone();
     match fields.get("function") {
         Some(Value::Object(function)) => {
-            out.insert("function".into(), Value::Object(normalize_function(function, &format!("{path}.function"))?));
+            out.insert(
+                "function".into(),
+                Value::Object(normalize_function(function, &format!("{path}.function"))?),
+            );
         }
         Some(other) => return Err(wrong_type(&format!("{path}.function"), "an object", other)),
         // Some templates take calls without the `function` level; a call needs a name at one of the two.
@@ -113,8 +139,16 @@ fn normalize_function(function: &Map<String, Value>, path: &str) -> Result<Map<S
         None | Some(Value::Null) => Some(Value::Object(Map::new())),
         Some(Value::Object(_)) => None,
         Some(Value::String(text)) if text.trim().is_empty() => Some(Value::Object(Map::new())),
-        Some(Value::String(text)) => serde_json::from_str::<Value>(text).ok().filter(Value::is_object),
-        Some(other) => return Err(wrong_type(&format!("{path}.arguments"), "a string or an object", other)),
+        Some(Value::String(text)) => serde_json::from_str::<Value>(text)
+            .ok()
+            .filter(Value::is_object),
+        Some(other) => {
+            return Err(wrong_type(
+                &format!("{path}.arguments"),
+                "a string or an object",
+                other,
+            ));
+        }
     };
     if let Some(decoded) = decoded {
         out.insert("arguments".into(), decoded);

@@ -32,8 +32,14 @@ pub(super) fn read(dir: &Path) -> Result<Found, PromptError> {
     if templates.is_empty() {
         for file in ["chat_template.json", "tokenizer_config.json"] {
             let path = dir.join(file);
-            let object = if file == "tokenizer_config.json" { Some(config.clone()) } else { read_object(&path)? };
-            if let Some(field) = object.as_ref().and_then(|object| object.get("chat_template"))
+            let object = if file == "tokenizer_config.json" {
+                Some(config.clone())
+            } else {
+                read_object(&path)?
+            };
+            if let Some(field) = object
+                .as_ref()
+                .and_then(|object| object.get("chat_template"))
                 && !field.is_null()
             {
                 templates = named(field).ok_or_else(|| PromptError::InvalidFile {
@@ -53,24 +59,39 @@ fn named(field: &Value) -> Option<Vec<(String, String)>> {
         Value::String(source) => Some(vec![("default".to_owned(), source.clone())]),
         Value::Array(list) => list
             .iter()
-            .map(|entry| Some((entry.get("name")?.as_str()?.to_owned(), entry.get("template")?.as_str()?.to_owned())))
+            .map(|entry| {
+                Some((
+                    entry.get("name")?.as_str()?.to_owned(),
+                    entry.get("template")?.as_str()?.to_owned(),
+                ))
+            })
             .collect(),
-        Value::Object(map) => map.iter().map(|(name, source)| Some((name.clone(), source.as_str()?.to_owned()))).collect(),
+        Value::Object(map) => map
+            .iter()
+            .map(|(name, source)| Some((name.clone(), source.as_str()?.to_owned())))
+            .collect(),
         _ => None,
     }
 }
 
 fn additional(dir: &Path) -> Result<Vec<(String, String)>, PromptError> {
-    let io = |source| PromptError::Io { path: dir.to_owned(), source };
+    let io = |source| PromptError::Io {
+        path: dir.to_owned(),
+        source,
+    };
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
         Err(error) => return Err(io(error)),
     };
     let mut templates = Vec::new();
     for entry in entries {
         let path = entry.map_err(io)?.path();
-        if path.extension().is_some_and(|extension| extension == "jinja")
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "jinja")
             && let Some(name) = path.file_stem().and_then(|name| name.to_str())
             && let Some(source) = read_text(&path)?
         {
@@ -83,10 +104,16 @@ fn additional(dir: &Path) -> Result<Vec<(String, String)>, PromptError> {
 
 /// A file's text; `None` if there is no such file.
 fn read_text(path: &Path) -> Result<Option<String>, PromptError> {
-    let io = |source| PromptError::Io { path: path.to_owned(), source };
+    let io = |source| PromptError::Io {
+        path: path.to_owned(),
+        source,
+    };
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.len() > MAX_FILE => {
-            return Err(PromptError::InvalidFile { path: path.to_owned(), what: format!("it is larger than {MAX_FILE} bytes") });
+            return Err(PromptError::InvalidFile {
+                path: path.to_owned(),
+                what: format!("it is larger than {MAX_FILE} bytes"),
+            });
         }
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -96,9 +123,13 @@ fn read_text(path: &Path) -> Result<Option<String>, PromptError> {
 }
 
 fn read_object(path: &Path) -> Result<Option<Map<String, Value>>, PromptError> {
-    let Some(text) = read_text(path)? else { return Ok(None) };
-    serde_json::from_str(&text).map(Some).map_err(|error| PromptError::InvalidFile {
-        path: path.to_owned(),
-        what: format!("it is not a JSON object: {error}"),
-    })
+    let Some(text) = read_text(path)? else {
+        return Ok(None);
+    };
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|error| PromptError::InvalidFile {
+            path: path.to_owned(),
+            what: format!("it is not a JSON object: {error}"),
+        })
 }

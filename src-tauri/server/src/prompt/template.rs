@@ -92,7 +92,11 @@ impl ChatTemplate {
     /// template is not valid.
     pub fn from_model_dir(dir: &Path) -> Result<Option<Self>, PromptError> {
         let found = model_dir::read(dir)?;
-        if found.templates.is_empty() { Ok(None) } else { Self::from_named(found.templates, found.tokens).map(Some) }
+        if found.templates.is_empty() {
+            Ok(None)
+        } else {
+            Self::from_named(found.templates, found.tokens).map(Some)
+        }
     }
 
     /// Compiles named templates. For a GGUF file, `tokenizer.chat_template` is `default` and `tokenizer.chat_template.NAME` is
@@ -107,9 +111,10 @@ impl ChatTemplate {
         let mut variants = BTreeMap::new();
         for (name, source) in templates {
             let variant = compile_variant(source, &tokens).map_err(|error| match error {
-                PromptError::Compile { message, line } if name != DEFAULT => {
-                    PromptError::Compile { message: format!("in the template '{name}': {message}"), line }
-                }
+                PromptError::Compile { message, line } if name != DEFAULT => PromptError::Compile {
+                    message: format!("in the template '{name}': {message}"),
+                    line,
+                },
                 error => error,
             })?;
             variants.insert(name, variant);
@@ -119,11 +124,18 @@ impl ChatTemplate {
             let message = if names.is_empty() {
                 "the model has none".into()
             } else {
-                format!("there are several ({}) and none is called '{DEFAULT}'", names.join(", "))
+                format!(
+                    "there are several ({}) and none is called '{DEFAULT}'",
+                    names.join(", ")
+                )
             };
             return Err(PromptError::Compile { message, line: 1 });
         }
-        Ok(Self { variants, tokens, limits: Limits::default() })
+        Ok(Self {
+            variants,
+            tokens,
+            limits: Limits::default(),
+        })
     }
 
     /// Replaces the bounds on what a rendering may cost.
@@ -146,8 +158,14 @@ impl ChatTemplate {
     }
 
     fn variant(&self, with_tools: bool) -> Option<&Variant> {
-        let for_tools = if with_tools { self.variants.get(TOOL_USE) } else { None };
-        for_tools.or_else(|| self.variants.get(DEFAULT)).or_else(|| self.variants.values().next())
+        let for_tools = if with_tools {
+            self.variants.get(TOOL_USE)
+        } else {
+            None
+        };
+        for_tools
+            .or_else(|| self.variants.get(DEFAULT))
+            .or_else(|| self.variants.values().next())
     }
 
     /// Renders a conversation. The prompt holds the special tokens that the template prints, so it is tokenized without adding
@@ -167,20 +185,37 @@ impl ChatTemplate {
         }
         for name in ["messages", "tools", "add_generation_prompt"] {
             if request.kwargs.contains_key(name) {
-                return Err(PromptError::invalid(format!("chat_template_kwargs.{name}"), "is a field of the request itself"));
+                return Err(PromptError::invalid(
+                    format!("chat_template_kwargs.{name}"),
+                    "is a field of the request itself",
+                ));
             }
         }
         let Some(variant) = self.variant(tools.is_some()) else {
-            return Err(PromptError::Compile { message: "the model has none".into(), line: 1 });
+            return Err(PromptError::Compile {
+                message: "the model has none".into(),
+                line: 1,
+            });
         };
         let mut messages = messages::normalize(&request.messages)?;
         if request.content_shape == ContentShape::Auto {
             variant.contents.adapt(&mut messages)?;
         }
-        let continued = if request.continue_final_message { Some(continuation::mark(&mut messages)?) } else { None };
+        let continued = if request.continue_final_message {
+            Some(continuation::mark(&mut messages)?)
+        } else {
+            None
+        };
         let mut variables = variables(&self.tokens, messages, tools, request.add_generation_prompt);
-        variables.extend(request.kwargs.iter().map(|(name, value)| (name.clone(), value.clone())));
-        let prompt = variant.program.render(&variables, &self.limits, request.now)?;
+        variables.extend(
+            request
+                .kwargs
+                .iter()
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
+        let prompt = variant
+            .program
+            .render(&variables, &self.limits, request.now)?;
         match continued {
             Some(text) => continuation::cut(prompt, &text),
             None => Ok(prompt),
@@ -189,20 +224,40 @@ impl ChatTemplate {
 }
 
 fn compile_variant(source: String, tokens: &SpecialTokens) -> Result<Variant, PromptError> {
-    let program = Program::compile(&source)
-        .map_err(|error| PromptError::Compile { message: error.message, line: error.line })?;
+    let program = Program::compile(&source).map_err(|error| PromptError::Compile {
+        message: error.message,
+        line: error.line,
+    })?;
     let tool = serde_json::json!({"type": "function", "function": {
         "name": "f", "description": "f", "parameters": {"type": "object", "properties": {}}
     }});
     let contents = ContentSupport::probe(|messages, with_tools| {
-        let tools = if with_tools { Some(std::slice::from_ref(&tool)) } else { None };
-        program.render(&variables(tokens, messages.to_vec(), tools, true), &PROBE_LIMITS, None).ok()
+        let tools = if with_tools {
+            Some(std::slice::from_ref(&tool))
+        } else {
+            None
+        };
+        program
+            .render(
+                &variables(tokens, messages.to_vec(), tools, true),
+                &PROBE_LIMITS,
+                None,
+            )
+            .ok()
     });
-    Ok(Variant { source, program, contents })
+    Ok(Variant {
+        source,
+        program,
+        contents,
+    })
 }
 
 /// Bounds of one rendering of a tiny conversation.
-const PROBE_LIMITS: Limits = Limits { steps: 1_000_000, output_bytes: 1 << 20, work_bytes: 64 << 20 };
+const PROBE_LIMITS: Limits = Limits {
+    steps: 1_000_000,
+    output_bytes: 1 << 20,
+    work_bytes: 64 << 20,
+};
 
 /// The variables that `apply_chat_template` sets.
 fn variables(
@@ -213,17 +268,31 @@ fn variables(
 ) -> Map<String, Value> {
     let mut variables = tokens.variables();
     variables.insert("messages".into(), Value::Array(messages));
-    variables.insert("tools".into(), tools.map_or(Value::Null, |tools| Value::Array(tools.to_vec())));
+    variables.insert(
+        "tools".into(),
+        tools.map_or(Value::Null, |tools| Value::Array(tools.to_vec())),
+    );
     variables.insert("documents".into(), Value::Null);
-    variables.insert("add_generation_prompt".into(), Value::Bool(add_generation_prompt));
+    variables.insert(
+        "add_generation_prompt".into(),
+        Value::Bool(add_generation_prompt),
+    );
     variables
 }
 
 impl From<RenderError> for PromptError {
     fn from(error: RenderError) -> Self {
         match error {
-            RenderError::Raised(message) => Self::Template { message, line: None, refused: true },
-            RenderError::Failed { message, line } => Self::Template { message, line, refused: false },
+            RenderError::Raised(message) => Self::Template {
+                message,
+                line: None,
+                refused: true,
+            },
+            RenderError::Failed { message, line } => Self::Template {
+                message,
+                line,
+                refused: false,
+            },
         }
     }
 }

@@ -31,7 +31,9 @@ impl SpecialTokens {
                     tokens.extra.insert(name.clone(), Value::Array(list));
                 }
                 ("extra_special_tokens", Value::Object(named)) => {
-                    named.iter().for_each(|(name, value)| tokens.set(name, content(value)));
+                    named
+                        .iter()
+                        .for_each(|(name, value)| tokens.set(name, content(value)));
                 }
                 (name, value) if name.ends_with("_token") => tokens.set(name, content(value)),
                 _ => {}
@@ -89,5 +91,8 @@ impl SpecialTokens {
 
 /// A token's text: the value itself, or the `content` of an `AddedToken`.
 fn content(value: &Value) -> Option<String> {
-    value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_owned)
+    value
+        .as_str()
+        .or_else(|| value.get("content")?.as_str())
+        .map(str::to_owned)
 }

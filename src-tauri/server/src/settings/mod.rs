@@ -124,9 +124,15 @@ mod tests {
         assert_eq!(Settings::read(&path).unwrap(), Settings::default());
         std::fs::write(&path, "port = 9000\nsse_keepalive = \"chunk\"\n").unwrap();
         let settings = Settings::read(&path).unwrap();
-        assert_eq!((settings.port, settings.sse_keepalive), (9000, KeepAlive::Chunk));
+        assert_eq!(
+            (settings.port, settings.sse_keepalive),
+            (9000, KeepAlive::Chunk)
+        );
         std::fs::write(&path, "host = \"127.0.0.1\"\nport = \"high\"\n").unwrap();
         let error = Settings::read(&path).unwrap_err().to_string();
-        assert!(error.contains("line 2") && error.contains("port"), "{error}");
+        assert!(
+            error.contains("line 2") && error.contains("port"),
+            "{error}"
+        );
     }
 }

@@ -16,14 +16,29 @@ fn assert_close(config: &RopeConfig, expected: &[(usize, f64)]) {
     let (frequencies, _) = config.inverse_frequencies();
     for (i, value) in expected {
         let found = f64::from(frequencies[*i]);
-        assert!((found / value - 1.0).abs() < 2e-5, "frequency {i}: {found} instead of {value}");
+        assert!(
+            (found / value - 1.0).abs() < 2e-5,
+            "frequency {i}: {found} instead of {value}"
+        );
     }
 }
 
 #[test]
 fn the_base_may_stand_at_the_top_or_inside() {
-    assert_eq!(read(json!({"rope_theta": 5e5}), 64, 4096).unwrap().theta, 5e5);
-    assert_eq!(read(json!({"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}), 64, 4096).unwrap().theta, 1e6);
+    assert_eq!(
+        read(json!({"rope_theta": 5e5}), 64, 4096).unwrap().theta,
+        5e5
+    );
+    assert_eq!(
+        read(
+            json!({"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}),
+            64,
+            4096
+        )
+        .unwrap()
+        .theta,
+        1e6
+    );
     assert_eq!(read(json!({}), 64, 4096).unwrap().theta, 1e4);
 }
 
@@ -80,14 +95,27 @@ fn llama3_keeps_high_and_stretches_low_frequencies() {
 
 #[test]
 fn linear_divides_all() {
-    let config = read(json!({"rope_scaling": {"type": "linear", "factor": 2.0}}), 64, 8192).unwrap();
+    let config = read(
+        json!({"rope_scaling": {"type": "linear", "factor": 2.0}}),
+        64,
+        8192,
+    )
+    .unwrap();
     assert_close(&config, &[(0, 0.5), (16, 0.005)]);
 }
 
 #[test]
 fn what_is_not_supported_or_wrong_is_named() {
-    let longrope = read(json!({"rope_scaling": {"type": "longrope", "factor": 2.0}}), 64, 8192).unwrap_err();
-    assert!(longrope.to_string().contains("longrope") && longrope.to_string().contains("yarn"), "{longrope}");
+    let longrope = read(
+        json!({"rope_scaling": {"type": "longrope", "factor": 2.0}}),
+        64,
+        8192,
+    )
+    .unwrap_err();
+    assert!(
+        longrope.to_string().contains("longrope") && longrope.to_string().contains("yarn"),
+        "{longrope}"
+    );
     for bad in [
         json!({"rope_scaling": {"type": "linear"}}),
         json!({"rope_scaling": {"type": "linear", "factor": "two"}}),

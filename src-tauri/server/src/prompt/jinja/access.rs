@@ -11,10 +11,23 @@ use super::args::{Args, required};
 use super::value::{Py, PySeq, SeqKind, fail, py, seq, type_name};
 use super::{ops, strings};
 
-const DICT_METHODS: [&str; 11] =
-    ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
-const LIST_METHODS: [&str; 11] =
-    ["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"];
+const DICT_METHODS: [&str; 11] = [
+    "clear",
+    "copy",
+    "fromkeys",
+    "get",
+    "items",
+    "keys",
+    "pop",
+    "popitem",
+    "setdefault",
+    "update",
+    "values",
+];
+const LIST_METHODS: [&str; 11] = [
+    "append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse",
+    "sort",
+];
 const TUPLE_METHODS: [&str; 2] = ["count", "index"];
 
 /// A method that is mentioned but not called: true and defined, as in Python.
@@ -34,7 +47,12 @@ impl Object for BoundMethod {
     }
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<built-in method {} of {} object>", self.name, type_name(&self.owner))
+        write!(
+            f,
+            "<built-in method {} of {} object>",
+            self.name,
+            type_name(&self.owner)
+        )
     }
 }
 
@@ -52,16 +70,31 @@ fn has_method(value: &Value, name: &str) -> bool {
 }
 
 fn method(value: &Value, name: &str) -> Option<Value> {
-    has_method(value, name).then(|| Value::from_object(BoundMethod { owner: value.clone(), name: name.to_owned() }))
+    has_method(value, name).then(|| {
+        Value::from_object(BoundMethod {
+            owner: value.clone(),
+            name: name.to_owned(),
+        })
+    })
 }
 
 fn group_field(seq: &PySeq, name: &str) -> Option<Value> {
-    let index = ["grouper", "list"].iter().position(|field| *field == name)?;
-    if seq.kind == SeqKind::Group { seq.items().get(index).cloned() } else { None }
+    let index = ["grouper", "list"]
+        .iter()
+        .position(|field| *field == name)?;
+    if seq.kind == SeqKind::Group {
+        seq.items().get(index).cloned()
+    } else {
+        None
+    }
 }
 
 fn undefined(path: &str) -> Error {
-    if path.is_empty() { fail("a value that the chat template reads from is undefined") } else { fail(format!("'{path}' is undefined")) }
+    if path.is_empty() {
+        fail("a value that the chat template reads from is undefined")
+    } else {
+        fail(format!("'{path}' is undefined"))
+    }
 }
 
 /// `value.name`; `path` is how the template wrote `value`.
@@ -96,13 +129,28 @@ pub(super) fn item(value: &Value, key: &Value, path: &str) -> Result<Value, Erro
         Py::Str(s) => match py(key) {
             // Counting characters is for other than ASCII only.
             Py::Int(_) | Py::Bool(_) => {
-                let len = if s.is_ascii() { s.len() } else { s.chars().count() };
+                let len = if s.is_ascii() {
+                    s.len()
+                } else {
+                    s.chars().count()
+                };
                 super::limits::count_work(s.len() / 8)?;
-                index(key, len).and_then(|i| if s.is_ascii() { s.as_bytes().get(i).map(|b| char::from(*b)) } else { s.chars().nth(i) }).map(Value::from)
+                index(key, len)
+                    .and_then(|i| {
+                        if s.is_ascii() {
+                            s.as_bytes().get(i).map(|b| char::from(*b))
+                        } else {
+                            s.chars().nth(i)
+                        }
+                    })
+                    .map(Value::from)
             }
             _ => None,
         },
-        Py::Other => value.get_item(key).ok().filter(|found| !found.is_undefined()),
+        Py::Other => value
+            .get_item(key)
+            .ok()
+            .filter(|found| !found.is_undefined()),
         _ => None,
     };
     match (found, key.as_str()) {
@@ -119,19 +167,32 @@ fn index(key: &Value, len: usize) -> Option<usize> {
         Py::Bool(b) => i128::from(b),
         _ => return None,
     };
-    let i = if i < 0 { i.checked_add(len as i128)? } else { i };
+    let i = if i < 0 {
+        i.checked_add(len as i128)?
+    } else {
+        i
+    };
     usize::try_from(i).ok().filter(|i| *i < len)
 }
 
 /// `value.name(args)`
-pub(super) fn call(state: &State<'_, '_>, value: &Value, name: &str, path: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn call(
+    state: &State<'_, '_>,
+    value: &Value,
+    name: &str,
+    path: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     if has_method(value, name) {
         let bound = Args::new(name, args)?;
         return match py(value) {
             Py::Str(s) => strings::call(s, name, bound),
             Py::Dict(dict) => dict_method(value, dict, name, bound),
             Py::Seq(seq) => seq_method(seq, name, bound),
-            _ => Err(fail(format!("'{}' object has no method '{name}'", type_name(value)))),
+            _ => Err(fail(format!(
+                "'{}' object has no method '{name}'",
+                type_name(value)
+            ))),
         };
     }
     match py(value) {
@@ -140,22 +201,37 @@ pub(super) fn call(state: &State<'_, '_>, value: &Value, name: &str, path: &str,
         _ => {
             let callee = attribute(value, name, path)?;
             if callee.is_undefined() {
-                return Err(fail(format!("'{} object' has no attribute '{name}'", type_name(value))));
+                return Err(fail(format!(
+                    "'{} object' has no attribute '{name}'",
+                    type_name(value)
+                )));
             }
             callee.call(state, args)
         }
     }
 }
 
-fn dict_method(value: &Value, dict: &super::value::PyDict, name: &str, args: Args) -> Result<Value, Error> {
+fn dict_method(
+    value: &Value,
+    dict: &super::value::PyDict,
+    name: &str,
+    args: Args,
+) -> Result<Value, Error> {
     match name {
         "get" => {
             let [key, default] = args.bind(["key", "default"])?;
             let key = required(key, "key")?;
-            Ok(dict.get(ops::hashable(&key)?).cloned().unwrap_or_else(|| default.unwrap_or_else(|| Value::from(()))))
+            Ok(dict
+                .get(ops::hashable(&key)?)
+                .cloned()
+                .unwrap_or_else(|| default.unwrap_or_else(|| Value::from(()))))
         }
-        "keys" => args.none().and_then(|()| seq(SeqKind::Keys, dict.map.keys().cloned().collect())),
-        "values" => args.none().and_then(|()| seq(SeqKind::Values, dict.map.values().cloned().collect())),
+        "keys" => args
+            .none()
+            .and_then(|()| seq(SeqKind::Keys, dict.map.keys().cloned().collect())),
+        "values" => args
+            .none()
+            .and_then(|()| seq(SeqKind::Values, dict.map.values().cloned().collect())),
         "items" => args.none().and_then(|()| seq(SeqKind::Items, pairs(dict)?)),
         "copy" => args.none().map(|()| value.clone()),
         _ => Err(unsafe_method("dict", name)),
@@ -164,7 +240,10 @@ fn dict_method(value: &Value, dict: &super::value::PyDict, name: &str, args: Arg
 
 /// The entries of a dict as tuples.
 pub(super) fn pairs(dict: &super::value::PyDict) -> Result<Vec<Value>, Error> {
-    dict.map.iter().map(|(key, value)| seq(SeqKind::Tuple, vec![key.clone(), value.clone()])).collect()
+    dict.map
+        .iter()
+        .map(|(key, value)| seq(SeqKind::Tuple, vec![key.clone(), value.clone()]))
+        .collect()
 }
 
 fn seq_method(list: &PySeq, name: &str, args: Args) -> Result<Value, Error> {
@@ -186,14 +265,20 @@ fn seq_method(list: &PySeq, name: &str, args: Args) -> Result<Value, Error> {
                     return Ok(Value::from(i));
                 }
             }
-            Err(fail("a value that the chat template looks for is not in the list"))
+            Err(fail(
+                "a value that the chat template looks for is not in the list",
+            ))
         }
-        "copy" => args.none().and_then(|()| seq(SeqKind::List, list.items().to_vec())),
+        "copy" => args
+            .none()
+            .and_then(|()| seq(SeqKind::List, list.items().to_vec())),
         _ => Err(unsafe_method("list", name)),
     }
 }
 
 /// The environment of `apply_chat_template` is the immutable sandbox.
 fn unsafe_method(owner: &str, name: &str) -> Error {
-    fail(format!("access to attribute '{name}' of '{owner}' object is unsafe"))
+    fail(format!(
+        "access to attribute '{name}' of '{owner}' object is unsafe"
+    ))
 }

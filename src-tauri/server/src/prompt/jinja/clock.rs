@@ -10,11 +10,19 @@ struct Field {
 }
 
 fn padded(n: impl Into<i64>, width: usize, fill: char) -> Field {
-    Field { text: n.into().to_string(), width, fill }
+    Field {
+        text: n.into().to_string(),
+        width,
+        fill,
+    }
 }
 
 fn plain(text: impl Into<String>) -> Field {
-    Field { text: text.into(), width: 0, fill: ' ' }
+    Field {
+        text: text.into(),
+        width: 0,
+        fill: ' ',
+    }
 }
 
 /// Formats a time. Besides the standard directives, those of glibc and macOS and the flags `-` (no padding), `_` (spaces),
@@ -25,7 +33,10 @@ pub(super) fn strftime(time: &NaiveDateTime, format: &str) -> String {
     while let Some(at) = rest.find('%') {
         out.push_str(&rest[..at]);
         let directive = &rest[at..];
-        let flags_len = directive[1..].bytes().take_while(|b| b"-_0^#".contains(b)).count();
+        let flags_len = directive[1..]
+            .bytes()
+            .take_while(|b| b"-_0^#".contains(b))
+            .count();
         let flags = &directive[1..1 + flags_len];
         let after_flags = &directive[1 + flags_len..];
         // Alternative representations (`%Ey`, `%Od`) are the same in the C locale.
@@ -45,7 +56,11 @@ pub(super) fn strftime(time: &NaiveDateTime, format: &str) -> String {
 }
 
 fn write(out: &mut String, field: Field, flags: &str, code: char) {
-    let Field { mut text, mut width, mut fill } = field;
+    let Field {
+        mut text,
+        mut width,
+        mut fill,
+    } = field;
     for flag in flags.chars() {
         match flag {
             '-' => width = 0,
@@ -93,7 +108,11 @@ fn field(time: &NaiveDateTime, code: char) -> Option<Field> {
         'R' => plain(strftime(time, "%H:%M")),
         's' => {
             let local = time.and_local_timezone(chrono::Local).earliest();
-            padded(local.map_or_else(|| time.and_utc().timestamp(), |local| local.timestamp()), 0, '0')
+            padded(
+                local.map_or_else(|| time.and_utc().timestamp(), |local| local.timestamp()),
+                0,
+                '0',
+            )
         }
         'S' => padded(time.second(), 2, '0'),
         't' => plain("\t"),

@@ -36,11 +36,23 @@ pub(super) enum Shape {
 
 impl Code {
     fn new(text: String) -> Self {
-        Self { text, path: String::new(), shape: Shape::Other }
+        Self {
+            text,
+            path: String::new(),
+            shape: Shape::Other,
+        }
     }
 
     fn with_path(text: String, path: String) -> Self {
-        Self { text, path: if path.len() > MAX_PATH { String::new() } else { path }, shape: Shape::Other }
+        Self {
+            text,
+            path: if path.len() > MAX_PATH {
+                String::new()
+            } else {
+                path
+            },
+            shape: Shape::Other,
+        }
     }
 
     fn filter(self, name: &str, args: &str) -> Self {
@@ -86,7 +98,12 @@ pub(super) struct Parser<'t> {
 
 impl<'t> Parser<'t> {
     pub(super) fn new(tokens: &'t [Spanned]) -> Self {
-        Self { tokens, at: 0, depth: 0, in_macro: false }
+        Self {
+            tokens,
+            at: 0,
+            depth: 0,
+            in_macro: false,
+        }
     }
 
     pub(super) fn peek(&self) -> &'t Token {
@@ -94,7 +111,9 @@ impl<'t> Parser<'t> {
     }
 
     fn ahead(&self, n: usize) -> &'t Token {
-        self.tokens.get(self.at + n).map_or(&Token::Eof, |t| &t.token)
+        self.tokens
+            .get(self.at + n)
+            .map_or(&Token::Eof, |t| &t.token)
     }
 
     pub(super) fn line(&self) -> usize {
@@ -134,7 +153,11 @@ impl<'t> Parser<'t> {
     }
 
     pub(super) fn expect_op(&mut self, op: &str) -> Result<(), CompileError> {
-        if self.skip_op(op) { Ok(()) } else { Err(self.unexpected(&format!("'{op}'"))) }
+        if self.skip_op(op) {
+            Ok(())
+        } else {
+            Err(self.unexpected(&format!("'{op}'")))
+        }
     }
 
     pub(super) fn expect_identifier(&mut self) -> Result<&'t str, CompileError> {
@@ -148,7 +171,10 @@ impl<'t> Parser<'t> {
     }
 
     pub(super) fn error(&self, message: impl Into<String>) -> CompileError {
-        CompileError { line: self.line(), message: message.into() }
+        CompileError {
+            line: self.line(),
+            message: message.into(),
+        }
     }
 
     pub(super) fn unexpected(&self, expected: &str) -> CompileError {
@@ -168,7 +194,10 @@ impl<'t> Parser<'t> {
     }
 
     /// Runs `parse` one level deeper.
-    pub(super) fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T, CompileError>) -> Result<T, CompileError> {
+    pub(super) fn nested<T>(
+        &mut self,
+        parse: impl FnOnce(&mut Self) -> Result<T, CompileError>,
+    ) -> Result<T, CompileError> {
         if self.depth >= MAX_DEPTH {
             return Err(self.error(format!("expressions are nested more than {MAX_DEPTH} deep")));
         }
@@ -181,7 +210,9 @@ impl<'t> Parser<'t> {
     fn count_step(&self, chain: &mut usize) -> Result<(), CompileError> {
         *chain += 1;
         if *chain > MAX_CHAIN {
-            return Err(self.error(format!("more than {MAX_CHAIN} steps in one chain of operators, attributes or filters")));
+            return Err(self.error(format!(
+                "more than {MAX_CHAIN} steps in one chain of operators, attributes or filters"
+            )));
         }
         Ok(())
     }
@@ -199,7 +230,11 @@ impl<'t> Parser<'t> {
             self.count_step(&mut chain)?;
             let condition = self.or()?.text;
             value = Code::new(if self.skip_name("else") {
-                format!("({} if {condition} else {})", value.text, self.expression()?.text)
+                format!(
+                    "({} if {condition} else {})",
+                    value.text,
+                    self.expression()?.text
+                )
             } else {
                 format!("({} if {condition})", value.text)
             });
@@ -211,7 +246,11 @@ impl<'t> Parser<'t> {
         self.logical("or", |p| p.logical("and", Self::not))
     }
 
-    fn logical(&mut self, word: &str, operand: impl Fn(&mut Self) -> Result<Code, CompileError>) -> Result<Code, CompileError> {
+    fn logical(
+        &mut self,
+        word: &str,
+        operand: impl Fn(&mut Self) -> Result<Code, CompileError>,
+    ) -> Result<Code, CompileError> {
         let first = operand(self)?;
         if !self.is_name(word) {
             return Ok(first);
@@ -258,7 +297,11 @@ impl<'t> Parser<'t> {
         Ok(match operators.len() {
             0 => first,
             1 => first.filter("py.compare", &format!("{}, {}", operators[0], operands[1])),
-            _ => Code::new(format!("[{}]|py.chain({})", operands.join(", "), operators.join(", "))),
+            _ => Code::new(format!(
+                "[{}]|py.chain({})",
+                operands.join(", "),
+                operators.join(", ")
+            )),
         })
     }
 
@@ -285,12 +328,21 @@ impl<'t> Parser<'t> {
     }
 
     fn sum(&mut self) -> Result<Code, CompileError> {
-        self.binary(&[("+", "py.add"), ("-", "py.sub")], |p| p.binary(&[("~", "py.cat")], Self::product))
+        self.binary(&[("+", "py.add"), ("-", "py.sub")], |p| {
+            p.binary(&[("~", "py.cat")], Self::product)
+        })
     }
 
     fn product(&mut self) -> Result<Code, CompileError> {
-        let operators = [("*", "py.mul"), ("/", "py.div"), ("//", "py.floordiv"), ("%", "py.mod")];
-        self.binary(&operators, |p| p.binary(&[("**", "py.pow")], |p| p.unary(true)))
+        let operators = [
+            ("*", "py.mul"),
+            ("/", "py.div"),
+            ("//", "py.floordiv"),
+            ("%", "py.mod"),
+        ];
+        self.binary(&operators, |p| {
+            p.binary(&[("**", "py.pow")], |p| p.unary(true))
+        })
     }
 
     fn unary(&mut self, with_filters: bool) -> Result<Code, CompileError> {
@@ -302,7 +354,11 @@ impl<'t> Parser<'t> {
             self.primary()?
         };
         let value = self.postfix(value)?;
-        if with_filters { self.filters(value) } else { Ok(value) }
+        if with_filters {
+            self.filters(value)
+        } else {
+            Ok(value)
+        }
     }
 
     fn primary(&mut self) -> Result<Code, CompileError> {
@@ -311,14 +367,18 @@ impl<'t> Parser<'t> {
                 "true" | "True" => Ok(Code::new("true".into())),
                 "false" | "False" => Ok(Code::new("false".into())),
                 "none" | "None" => Ok(Code::new("none".into())),
-                "varargs" | "kwargs" if self.in_macro => {
-                    Err(self.error(format!("'{name}' in a macro is not supported by this server")))
-                }
+                "varargs" | "kwargs" if self.in_macro => Err(self.error(format!(
+                    "'{name}' in a macro is not supported by this server"
+                ))),
                 name if is_keyword(name) => {
                     self.at -= 1;
                     Err(self.unexpected("an expression"))
                 }
-                name => Ok(Code { text: name.to_owned(), path: name.to_owned(), shape: Shape::Name }),
+                name => Ok(Code {
+                    text: name.to_owned(),
+                    path: name.to_owned(),
+                    shape: Shape::Name,
+                }),
             },
             Token::Str(first) => {
                 let mut text = first.clone();
@@ -392,7 +452,13 @@ impl<'t> Parser<'t> {
 
     /// A tuple without parentheses: `a`, or `a, b`. `with_condition` allows `x if y` in it.
     pub(super) fn tuple(&mut self, with_condition: bool) -> Result<Code, CompileError> {
-        let item = |p: &mut Self| if with_condition { p.expression() } else { p.nested(Self::or) };
+        let item = |p: &mut Self| {
+            if with_condition {
+                p.expression()
+            } else {
+                p.nested(Self::or)
+            }
+        };
         let first = item(self)?;
         if !self.is_op(",") {
             return Ok(first);
@@ -417,7 +483,11 @@ impl<'t> Parser<'t> {
                     Token::Name(name) => {
                         let (text, path) = (value.text, value.path);
                         Code {
-                            text: filter(text.clone(), "py.attr", &format!("\"{name}\", {}", quote(&path))),
+                            text: filter(
+                                text.clone(),
+                                "py.attr",
+                                &format!("\"{name}\", {}", quote(&path)),
+                            ),
                             path: join_path(&path, &format!(".{name}")),
                             shape: Shape::Attribute(text, path, name.clone()),
                         }
@@ -439,7 +509,11 @@ impl<'t> Parser<'t> {
     }
 
     fn subscript(&mut self, base: Code) -> Result<Code, CompileError> {
-        let mut parts = [String::from("none"), String::from("none"), String::from("none")];
+        let mut parts = [
+            String::from("none"),
+            String::from("none"),
+            String::from("none"),
+        ];
         let mut index = 0;
         let mut is_slice = false;
         let mut path = String::new();
@@ -480,7 +554,17 @@ impl<'t> Parser<'t> {
         }
         if is_slice {
             let path = join_path(&base.path, "[...]");
-            let text = filter(base.text, "py.slice", &format!("{}, {}, {}, {}", parts[0], parts[1], parts[2], quote(&base.path)));
+            let text = filter(
+                base.text,
+                "py.slice",
+                &format!(
+                    "{}, {}, {}, {}",
+                    parts[0],
+                    parts[1],
+                    parts[2],
+                    quote(&base.path)
+                ),
+            );
             return Ok(Code::with_path(text, path));
         }
         match key_text {
@@ -508,7 +592,11 @@ impl<'t> Parser<'t> {
                 return Ok(text);
             }
             text.push_str(", ");
-            if self.is_name("in") || self.is_op("=") || self.is_op(")") || *self.peek() == Token::BlockEnd {
+            if self.is_name("in")
+                || self.is_op("=")
+                || self.is_op(")")
+                || *self.peek() == Token::BlockEnd
+            {
                 return Ok(text);
             }
         }
@@ -550,13 +638,18 @@ impl<'t> Parser<'t> {
                 code.shape = Shape::NameCall;
                 code
             }
-            Shape::Name => Code { shape: Shape::NameCall, ..Code::with_path(format!("{}({args})", callee.text), path) },
+            Shape::Name => Code {
+                shape: Shape::NameCall,
+                ..Code::with_path(format!("{}({args})", callee.text), path)
+            },
             Shape::Attribute(base, base_path, name) => {
                 let separator = if args.is_empty() { "" } else { ", " };
                 let args = format!("\"{name}\", {}{separator}{args}", quote(&base_path));
                 Code::with_path(filter(base, "py.call", &args), path)
             }
-            Shape::NameCall | Shape::Other => Code::with_path(format!("({})({args})", callee.text), path),
+            Shape::NameCall | Shape::Other => {
+                Code::with_path(format!("({})({args})", callee.text), path)
+            }
         })
     }
 
@@ -580,18 +673,28 @@ impl<'t> Parser<'t> {
     /// One filter; the `|` is passed already.
     pub(super) fn filter_call(&mut self) -> Result<(String, String), CompileError> {
         let name = self.dotted_name()?;
-        let args = if self.is_op("(") { self.arguments()? } else { String::new() };
+        let args = if self.is_op("(") {
+            self.arguments()?
+        } else {
+            String::new()
+        };
         if super::filters::is_known(&name) {
             Ok((name, args))
         } else {
-            Ok(("py.unknown".into(), quote(&format!("the filter '{name}' does not exist"))))
+            Ok((
+                "py.unknown".into(),
+                quote(&format!("the filter '{name}' does not exist")),
+            ))
         }
     }
 
     fn one_filter(&mut self, value: Code) -> Result<Code, CompileError> {
         let path = value.path.clone();
         let (name, args) = self.filter_call()?;
-        Ok(Code::with_path(filter(value.text, &name, &args), join_path(&path, &format!("|{name}"))))
+        Ok(Code::with_path(
+            filter(value.text, &name, &args),
+            join_path(&path, &format!("|{name}")),
+        ))
     }
 
     fn test(&mut self, value: Code) -> Result<Code, CompileError> {
@@ -600,7 +703,11 @@ impl<'t> Parser<'t> {
         let args = match self.peek() {
             Token::Op("(") => self.arguments()?,
             Token::Name(word) if ends_test(word) => String::new(),
-            Token::Name(_) | Token::Str(_) | Token::Int(_) | Token::Float(_) | Token::Op("[" | "{") => {
+            Token::Name(_)
+            | Token::Str(_)
+            | Token::Int(_)
+            | Token::Float(_)
+            | Token::Op("[" | "{") => {
                 let argument = self.primary()?;
                 self.postfix(argument)?.text
             }
@@ -609,9 +716,17 @@ impl<'t> Parser<'t> {
         let code = if super::predicates::is_known(&name) {
             filter(value.text, &format!("is.{name}"), &args)
         } else {
-            filter(value.text, "py.unknown", &quote(&format!("the test '{name}' does not exist")))
+            filter(
+                value.text,
+                "py.unknown",
+                &quote(&format!("the test '{name}' does not exist")),
+            )
         };
-        Ok(Code::new(if negated { format!("(not {code})") } else { code }))
+        Ok(Code::new(if negated {
+            format!("(not {code})")
+        } else {
+            code
+        }))
     }
 
     fn dotted_name(&mut self) -> Result<String, CompileError> {
@@ -631,19 +746,50 @@ impl<'t> Parser<'t> {
 
 fn item(base: Code, key: &str, key_path: &str) -> Code {
     let path = join_path(&base.path, &format!("[{key_path}]"));
-    Code::with_path(filter(base.text, "py.item", &format!("{key}, {}", quote(&base.path))), path)
+    Code::with_path(
+        filter(
+            base.text,
+            "py.item",
+            &format!("{key}, {}", quote(&base.path)),
+        ),
+        path,
+    )
 }
 
 fn join_path(base: &str, part: &str) -> String {
-    if base.is_empty() || base.len() + part.len() > MAX_PATH { String::new() } else { format!("{base}{part}") }
+    if base.is_empty() || base.len() + part.len() > MAX_PATH {
+        String::new()
+    } else {
+        format!("{base}{part}")
+    }
 }
 
 /// Words after a test that are not its argument.
 fn ends_test(word: &str) -> bool {
-    matches!(word, "and" | "or" | "not" | "in" | "is" | "if" | "else" | "recursive")
+    matches!(
+        word,
+        "and" | "or" | "not" | "in" | "is" | "if" | "else" | "recursive"
+    )
 }
 
 /// Words that cannot be variables.
 fn is_keyword(name: &str) -> bool {
-    matches!(name, "and" | "or" | "not" | "in" | "is" | "if" | "else" | "elif" | "for" | "true" | "false" | "none" | "True" | "False" | "None")
+    matches!(
+        name,
+        "and"
+            | "or"
+            | "not"
+            | "in"
+            | "is"
+            | "if"
+            | "else"
+            | "elif"
+            | "for"
+            | "true"
+            | "false"
+            | "none"
+            | "True"
+            | "False"
+            | "None"
+    )
 }

@@ -18,17 +18,25 @@ struct Style {
 
 /// `value|tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`
 pub(super) fn tojson(value: &Value, args: Args) -> Result<Value, Error> {
-    let [ensure_ascii, indent, separators, sort_keys] = args.bind(["ensure_ascii", "indent", "separators", "sort_keys"])?;
+    let [ensure_ascii, indent, separators, sort_keys] =
+        args.bind(["ensure_ascii", "indent", "separators", "sort_keys"])?;
     let indent = match indent.as_ref().map(py) {
         None | Some(Py::None) => None,
         Some(Py::Int(n)) => Some(" ".repeat(usize::try_from(n.clamp(0, 64)).unwrap_or(0))),
         Some(Py::Bool(b)) => Some(" ".repeat(usize::from(b))),
         Some(Py::Str(s)) => Some(s.to_owned()),
-        Some(_) => return Err(fail("tojson: the argument 'indent' must be an int or a str")),
+        Some(_) => {
+            return Err(fail(
+                "tojson: the argument 'indent' must be an int or a str",
+            ));
+        }
     };
     let (item_separator, key_separator) = match separators.as_ref().map(py) {
         // Without spaces at line ends.
-        None | Some(Py::None) => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
+        None | Some(Py::None) => (
+            if indent.is_some() { "," } else { ", " }.to_owned(),
+            ": ".to_owned(),
+        ),
         Some(Py::Seq(pair)) => match pair.items() {
             [item, key] => match (item.as_str(), key.as_str()) {
                 (Some(item), Some(key)) => (item.to_owned(), key.to_owned()),
@@ -38,8 +46,13 @@ pub(super) fn tojson(value: &Value, args: Args) -> Result<Value, Error> {
         },
         Some(_) => return Err(fail("tojson: the argument 'separators' must be a pair")),
     };
-    let style =
-        Style { ensure_ascii: flag(ensure_ascii, false), sort_keys: flag(sort_keys, false), indent, item_separator, key_separator };
+    let style = Style {
+        ensure_ascii: flag(ensure_ascii, false),
+        sort_keys: flag(sort_keys, false),
+        indent,
+        item_separator,
+        key_separator,
+    };
     let mut out = Text::default();
     write(&mut out, value, &style, 0)?;
     Ok(Value::from(out.into_string()))
@@ -82,9 +95,10 @@ fn write(out: &mut Text, value: &Value, style: &Style, level: usize) -> Result<(
             new_line(out, style, level)?;
             out.push("}")
         }
-        Py::Seq(_) | Py::Undefined | Py::Other => {
-            Err(fail(format!("Object of type {} is not JSON serializable", type_name(value))))
-        }
+        Py::Seq(_) | Py::Undefined | Py::Other => Err(fail(format!(
+            "Object of type {} is not JSON serializable",
+            type_name(value)
+        ))),
     }
 }
 
@@ -96,7 +110,9 @@ fn separate(out: &mut Text, style: &Style, level: usize, after_another: bool) ->
 }
 
 fn new_line(out: &mut Text, style: &Style, level: usize) -> Result<(), Error> {
-    let Some(indent) = &style.indent else { return Ok(()) };
+    let Some(indent) = &style.indent else {
+        return Ok(());
+    };
     out.push("\n")?;
     (0..level).try_for_each(|_| out.push(indent))
 }
@@ -108,7 +124,10 @@ fn write_key(out: &mut Text, key: &Value, style: &Style) -> Result<(), Error> {
         Py::Bool(b) => out.push(if b { "\"true\"" } else { "\"false\"" }),
         Py::Int(n) => out.push(&format!("\"{n}\"")),
         Py::Float(x) => out.push(&format!("\"{}\"", number(x))),
-        _ => Err(fail(format!("keys must be str, int, float, bool or None, not {}", type_name(key)))),
+        _ => Err(fail(format!(
+            "keys must be str, int, float, bool or None, not {}",
+            type_name(key)
+        ))),
     }
 }
 
@@ -116,7 +135,11 @@ fn number(x: f64) -> String {
     if x.is_nan() {
         "NaN".into()
     } else if x.is_infinite() {
-        if x > 0.0 { "Infinity".into() } else { "-Infinity".into() }
+        if x > 0.0 {
+            "Infinity".into()
+        } else {
+            "-Infinity".into()
+        }
     } else {
         text::float(x)
     }
@@ -135,7 +158,11 @@ fn write_str(out: &mut Text, s: &str, ensure_ascii: bool) -> Result<(), Error> {
             '\u{8}' => "\\b".to_owned(),
             '\u{c}' => "\\f".to_owned(),
             c if c < ' ' => format!("\\u{:04x}", c as u32),
-            c if ensure_ascii && c > '~' => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+            c if ensure_ascii && c > '~' => c
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .map(|unit| format!("\\u{unit:04x}"))
+                .collect(),
             _ => continue,
         };
         out.push(&s[plain_from..i])?;

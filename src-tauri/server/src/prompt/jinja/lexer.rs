@@ -28,8 +28,8 @@ pub(super) struct Spanned {
 }
 
 const OPERATORS: [&str; 26] = [
-    "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=", ".", ":", "|",
-    ",", ";",
+    "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
+    ">", "<", "=", ".", ":", "|", ",", ";",
 ];
 
 /// Python's `str.isspace` for one character: Unicode white space and the four ASCII separators.
@@ -43,7 +43,13 @@ pub(super) fn tokenize(source: &str) -> Result<Vec<Spanned>, CompileError> {
     if source.ends_with('\n') {
         source.pop();
     }
-    let mut lexer = Lexer { source: &source, at: 0, line: 1, line_starting: true, tokens: Vec::new() };
+    let mut lexer = Lexer {
+        source: &source,
+        at: 0,
+        line: 1,
+        line_starting: true,
+        tokens: Vec::new(),
+    };
     lexer.template()?;
     Ok(lexer.tokens)
 }
@@ -83,11 +89,17 @@ impl<'a> Lexer<'a> {
     }
 
     fn error(&self, message: impl Into<String>) -> CompileError {
-        CompileError { line: self.line, message: message.into() }
+        CompileError {
+            line: self.line,
+            message: message.into(),
+        }
     }
 
     fn push(&mut self, token: Token) {
-        self.tokens.push(Spanned { token, line: self.line });
+        self.tokens.push(Spanned {
+            token,
+            line: self.line,
+        });
     }
 
     fn template(&mut self) -> Result<(), CompileError> {
@@ -105,7 +117,12 @@ impl<'a> Lexer<'a> {
                 _ => Sign::None,
             };
             let is_variable = tag.starts_with("{{");
-            self.data(strip_before(text, sign, !is_variable && self.line_starting, is_variable));
+            self.data(strip_before(
+                text,
+                sign,
+                !is_variable && self.line_starting,
+                is_variable,
+            ));
             self.advance(begin);
             let raw = raw_tag_len(tag, "raw");
             if let Some(len) = raw {
@@ -136,7 +153,9 @@ impl<'a> Lexer<'a> {
 
     fn comment(&mut self) -> Result<(), CompileError> {
         let rest = self.rest();
-        let end = rest.find("#}").ok_or_else(|| self.error("a comment is not closed with '#}'"))?;
+        let end = rest
+            .find("#}")
+            .ok_or_else(|| self.error("a comment is not closed with '#}'"))?;
         let sign = match end.checked_sub(1).map(|i| rest.as_bytes()[i]) {
             Some(b'-') => Sign::Strip,
             Some(b'+') => Sign::Keep,
@@ -174,7 +193,12 @@ impl<'a> Lexer<'a> {
             Some(b'+') => Sign::Keep,
             _ => Sign::None,
         };
-        self.data(strip_before(&rest[..begin], sign, self.line_starting, false));
+        self.data(strip_before(
+            &rest[..begin],
+            sign,
+            self.line_starting,
+            false,
+        ));
         self.advance(begin + len);
         if tag.ends_with("%}") {
             let sign = match tag.as_bytes()[len - 3] {
@@ -202,10 +226,14 @@ impl<'a> Lexer<'a> {
             if first.is_ascii_digit() {
                 self.number()?;
             } else if first.is_alphabetic() || first == '_' {
-                let len = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+                let len = rest
+                    .find(|c: char| !c.is_alphanumeric() && c != '_')
+                    .unwrap_or(rest.len());
                 let name = &rest[..len];
                 if !name.is_ascii() {
-                    return Err(self.error(format!("the name '{name}' has a character that is not ASCII")));
+                    return Err(self.error(format!(
+                        "the name '{name}' has a character that is not ASCII"
+                    )));
                 }
                 self.push(Token::Name(name.to_owned()));
                 self.advance(len);
@@ -223,7 +251,9 @@ impl<'a> Lexer<'a> {
                     ")" | "]" | "}" => match open.pop() {
                         None => return Err(self.error(format!("unexpected '{op}'"))),
                         Some(expected) if expected != op => {
-                            return Err(self.error(format!("unexpected '{op}', expected '{expected}'")));
+                            return Err(
+                                self.error(format!("unexpected '{op}', expected '{expected}'"))
+                            );
                         }
                         Some(_) => {}
                     },
@@ -236,7 +266,11 @@ impl<'a> Lexer<'a> {
     }
 
     fn tag_end(&mut self, end: &Token) -> bool {
-        let (delimiter, trims_newline) = if *end == Token::VariableEnd { ("}}", false) } else { ("%}", true) };
+        let (delimiter, trims_newline) = if *end == Token::VariableEnd {
+            ("}}", false)
+        } else {
+            ("%}", true)
+        };
         let rest = self.rest();
         let (sign, body) = match rest.as_bytes().first() {
             Some(b'-') => (Sign::Strip, &rest[1..]),
@@ -257,7 +291,9 @@ impl<'a> Lexer<'a> {
         let after_dot = self.source[..self.at].ends_with('.');
         if let Some(len) = (!after_dot).then(|| float_len(rest)).flatten() {
             let digits = rest[..len].replace('_', "");
-            let value = digits.parse().map_err(|_| self.error(format!("'{digits}' is not a number")))?;
+            let value = digits
+                .parse()
+                .map_err(|_| self.error(format!("'{digits}' is not a number")))?;
             self.push(Token::Float(value));
             self.advance(len);
             return Ok(());
@@ -270,12 +306,22 @@ impl<'a> Lexer<'a> {
         };
         let (skip, digits_len) = if radix == 10 {
             let zeros_only = rest.starts_with('0');
-            (0, digits_len(rest, |c| if zeros_only { c == '0' } else { c.is_ascii_digit() }))
+            (
+                0,
+                digits_len(rest, |c| {
+                    if zeros_only {
+                        c == '0'
+                    } else {
+                        c.is_ascii_digit()
+                    }
+                }),
+            )
         } else {
             (2, digits_len(&rest[2..], |c| c.is_digit(radix)))
         };
         let digits = rest[skip..skip + digits_len].replace('_', "");
-        let value = i128::from_str_radix(&digits, radix).map_err(|_| self.error(format!("the number '{digits}' is too large")))?;
+        let value = i128::from_str_radix(&digits, radix)
+            .map_err(|_| self.error(format!("the number '{digits}' is too large")))?;
         self.push(Token::Int(value));
         self.advance(skip + digits_len);
         Ok(())
@@ -302,7 +348,9 @@ impl<'a> Lexer<'a> {
 
 /// Where the next `{{`, `{%` or `{#` begins.
 fn find_tag(text: &str) -> Option<usize> {
-    text.match_indices('{').map(|(i, _)| i).find(|&i| matches!(text.as_bytes().get(i + 1), Some(b'{' | b'%' | b'#')))
+    text.match_indices('{')
+        .map(|(i, _)| i)
+        .find(|&i| matches!(text.as_bytes().get(i + 1), Some(b'{' | b'%' | b'#')))
 }
 
 /// Text before a tag: all its trailing white space goes under `-`; otherwise, before anything but a variable, the white space
@@ -314,7 +362,11 @@ fn strip_before(text: &str, sign: Sign, line_starting: bool, is_variable: bool) 
         Sign::None if is_variable => text,
         Sign::None => {
             let line_begin = text.rfind('\n').map_or(0, |i| i + 1);
-            if (line_begin > 0 || line_starting) && text[line_begin..].chars().all(is_space) { &text[..line_begin] } else { text }
+            if (line_begin > 0 || line_starting) && text[line_begin..].chars().all(is_space) {
+                &text[..line_begin]
+            } else {
+                text
+            }
         }
     }
 }
@@ -323,7 +375,10 @@ fn strip_before(text: &str, sign: Sign, line_starting: bool, is_variable: bool) 
 fn raw_tag_len(tag: &str, keyword: &str) -> Option<usize> {
     let body = tag.strip_prefix("{%")?;
     let body = body.strip_prefix(['-', '+']).unwrap_or(body);
-    let body = body.trim_start_matches(is_space).strip_prefix(keyword)?.trim_start_matches(is_space);
+    let body = body
+        .trim_start_matches(is_space)
+        .strip_prefix(keyword)?
+        .trim_start_matches(is_space);
     if keyword == "raw" {
         // The start of a raw block takes the white space after `-%}`, but no newline of its own.
         if let Some(rest) = body.strip_prefix("-%}") {
@@ -379,7 +434,9 @@ fn unescape(body: &str) -> Result<String, String> {
         out.push_str(&rest[..at]);
         rest = &rest[at + 1..];
         let mut chars = rest.chars();
-        let Some(c) = chars.next() else { return Err("a string ends with a single backslash".into()) };
+        let Some(c) = chars.next() else {
+            return Err("a string ends with a single backslash".into());
+        };
         rest = chars.as_str();
         match c {
             '\n' => {}
@@ -392,7 +449,11 @@ fn unescape(body: &str) -> Result<String, String> {
             't' => out.push('\t'),
             'v' => out.push('\u{b}'),
             '0'..='7' => {
-                let more = rest.bytes().take(2).take_while(|b| (b'0'..=b'7').contains(b)).count();
+                let more = rest
+                    .bytes()
+                    .take(2)
+                    .take_while(|b| (b'0'..=b'7').contains(b))
+                    .count();
                 let digits = format!("{c}{}", &rest[..more]);
                 rest = &rest[more..];
                 out.push(code_point(&digits, 8)?);
@@ -403,8 +464,12 @@ fn unescape(body: &str) -> Result<String, String> {
                     'u' => 4,
                     _ => 8,
                 };
-                let digits = rest.get(..len).filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
-                let digits = digits.ok_or_else(|| format!("the escape '\\{c}' in a string needs {len} hexadecimal digits"))?;
+                let digits = rest
+                    .get(..len)
+                    .filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
+                let digits = digits.ok_or_else(|| {
+                    format!("the escape '\\{c}' in a string needs {len} hexadecimal digits")
+                })?;
                 out.push(code_point(digits, 16)?);
                 rest = &rest[len..];
             }

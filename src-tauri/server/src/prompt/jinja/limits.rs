@@ -24,7 +24,11 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { steps: 100_000_000, output_bytes: 64 << 20, work_bytes: 2 << 30 }
+        Self {
+            steps: 100_000_000,
+            output_bytes: 64 << 20,
+            work_bytes: 2 << 30,
+        }
     }
 }
 

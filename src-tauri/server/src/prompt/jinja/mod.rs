@@ -58,7 +58,10 @@ pub(super) enum RenderError {
     /// The template called `raise_exception`; its own words.
     Raised(String),
     /// Anything else that went wrong, and the line if known.
-    Failed { message: String, line: Option<usize> },
+    Failed {
+        message: String,
+        line: Option<usize>,
+    },
 }
 
 /// A compiled template. Cheap to render many times, from many threads at once.
@@ -83,19 +86,30 @@ impl Program {
     /// Compiles a template.
     pub(super) fn compile(source: &str) -> Result<Self, CompileError> {
         if source.len() > MAX_SOURCE {
-            return Err(CompileError { line: 1, message: format!("it is larger than {MAX_SOURCE} bytes") });
+            return Err(CompileError {
+                line: 1,
+                message: format!("it is larger than {MAX_SOURCE} bytes"),
+            });
         }
         let lowered = stmt::lower(source)?;
         let mut env = environment();
-        env.add_template_owned(TEMPLATE, lowered).map_err(|error| CompileError {
-            line: error.line().unwrap_or(1),
-            message: error.detail().map_or_else(|| error.to_string(), str::to_owned),
-        })?;
+        env.add_template_owned(TEMPLATE, lowered)
+            .map_err(|error| CompileError {
+                line: error.line().unwrap_or(1),
+                message: error
+                    .detail()
+                    .map_or_else(|| error.to_string(), str::to_owned),
+            })?;
         Ok(Self { env })
     }
 
     /// Renders with the given variables. `now` pins the clock.
-    pub(super) fn render(&self, variables: &Map<String, Json>, limits: &Limits, now: Option<NaiveDateTime>) -> Result<String, RenderError> {
+    pub(super) fn render(
+        &self,
+        variables: &Map<String, Json>,
+        limits: &Limits,
+        now: Option<NaiveDateTime>,
+    ) -> Result<String, RenderError> {
         let _scope = limits::enter(limits, now);
         let mut context = IndexMap::with_capacity(variables.len());
         for (name, value) in variables {
@@ -105,10 +119,16 @@ impl Program {
         let mut env = self.env.clone();
         env.set_fuel(Some(limits.steps));
         // A template is untrusted input to a large virtual machine: should it ever panic, one request fails, not the server.
-        let rendered = catch_unwind(AssertUnwindSafe(|| env.get_template(TEMPLATE)?.render(Value::from_iter(context))));
+        let rendered = catch_unwind(AssertUnwindSafe(|| {
+            env.get_template(TEMPLATE)?
+                .render(Value::from_iter(context))
+        }));
         match rendered {
             Ok(result) => result.map_err(failed),
-            Err(_) => Err(RenderError::Failed { message: "the template engine failed internally".into(), line: None }),
+            Err(_) => Err(RenderError::Failed {
+                message: "the template engine failed internally".into(),
+                line: None,
+            }),
         }
     }
 }
@@ -122,11 +142,16 @@ fn failed(error: Error) -> RenderError {
         source = cause.source();
     }
     let message = match (error.kind(), error.detail()) {
-        (ErrorKind::OutOfFuel, None) => "the chat template takes more steps than any prompt needs, so it was stopped".into(),
+        (ErrorKind::OutOfFuel, None) => {
+            "the chat template takes more steps than any prompt needs, so it was stopped".into()
+        }
         (_, Some(detail)) => detail.to_owned(),
         (kind, None) => kind.to_string(),
     };
-    RenderError::Failed { message, line: error.line() }
+    RenderError::Failed {
+        message,
+        line: error.line(),
+    }
 }
 
 /// The environment in which lowered templates run. It starts empty: nothing of minijinja's own filters is reachable.
@@ -141,12 +166,20 @@ fn environment() -> Environment<'static> {
     add_operators(&mut env);
     add_functions(&mut env);
     for (name, filter) in filters::all() {
-        env.add_filter(name, move |state: &State, value: Value, rest: Rest<Value>| filter(state, &value, Args::new(name, &rest)?));
+        env.add_filter(
+            name,
+            move |state: &State, value: Value, rest: Rest<Value>| {
+                filter(state, &value, Args::new(name, &rest)?)
+            },
+        );
     }
     for (name, _) in predicates::all() {
-        env.add_filter(format!("is.{name}"), move |value: Value, rest: Rest<Value>| {
-            predicates::run(name, &value, Args::new(name, &rest)?)
-        });
+        env.add_filter(
+            format!("is.{name}"),
+            move |value: Value, rest: Rest<Value>| {
+                predicates::run(name, &value, Args::new(name, &rest)?)
+            },
+        );
     }
     env
 }
@@ -163,29 +196,68 @@ fn add_operators(env: &mut Environment<'static>) {
         ("py.pow", ops::pow),
     ];
     for (name, op) in binary {
-        env.add_filter(name, move |first: Value, rest: Rest<Value>| rest.iter().try_fold(first, |left, right| op(&left, right)));
+        env.add_filter(name, move |first: Value, rest: Rest<Value>| {
+            rest.iter().try_fold(first, |left, right| op(&left, right))
+        });
     }
     env.add_filter("py.neg", |value: Value| ops::neg(&value));
     env.add_filter("py.pos", |value: Value| ops::pos(&value));
-    env.add_filter("py.cat", |first: Value, rest: Rest<Value>| ops::concat(&first, &rest));
-    env.add_filter("py.compare", |a: Value, op: &str, b: Value| ops::compare(op, &a, &b));
-    env.add_filter("py.chain", |operands: Value, operators: Rest<Value>| chain(&operands, &operators));
-    env.add_filter("py.list", |items: Value| value::list(items.try_iter()?.collect()));
-    env.add_filter("py.tuple", |items: Value| value::seq(SeqKind::Tuple, items.try_iter()?.collect()));
-    env.add_filter("py.dict", |flat: Value| ops::dict_of(&flat.try_iter()?.collect::<Vec<_>>()));
-    env.add_filter("py.iter", |items: Value| value::list(value::iterate(&items)?));
-    env.add_filter("py.attr", |value: Value, name: &str, path: &str| access::attribute(&value, name, path));
-    env.add_filter("py.item", |value: Value, key: Value, path: &str| access::item(&value, &key, path));
-    env.add_filter("py.slice", |value: Value, start: Value, stop: Value, step: Value, path: &str| {
-        if value.is_undefined() { access::item(&value, &start, path) } else { ops::slice(&value, [&start, &stop, &step]) }
+    env.add_filter("py.cat", |first: Value, rest: Rest<Value>| {
+        ops::concat(&first, &rest)
     });
-    env.add_filter("py.call", |state: &State, value: Value, name: &str, path: &str, args: Rest<Value>| {
-        access::call(state, &value, name, path, &args)
+    env.add_filter("py.compare", |a: Value, op: &str, b: Value| {
+        ops::compare(op, &a, &b)
     });
+    env.add_filter("py.chain", |operands: Value, operators: Rest<Value>| {
+        chain(&operands, &operators)
+    });
+    env.add_filter("py.list", |items: Value| {
+        value::list(items.try_iter()?.collect())
+    });
+    env.add_filter("py.tuple", |items: Value| {
+        value::seq(SeqKind::Tuple, items.try_iter()?.collect())
+    });
+    env.add_filter("py.dict", |flat: Value| {
+        ops::dict_of(&flat.try_iter()?.collect::<Vec<_>>())
+    });
+    env.add_filter("py.iter", |items: Value| {
+        value::list(value::iterate(&items)?)
+    });
+    env.add_filter("py.attr", |value: Value, name: &str, path: &str| {
+        access::attribute(&value, name, path)
+    });
+    env.add_filter("py.item", |value: Value, key: Value, path: &str| {
+        access::item(&value, &key, path)
+    });
+    env.add_filter(
+        "py.slice",
+        |value: Value, start: Value, stop: Value, step: Value, path: &str| {
+            if value.is_undefined() {
+                access::item(&value, &start, path)
+            } else {
+                ops::slice(&value, [&start, &stop, &step])
+            }
+        },
+    );
+    env.add_filter(
+        "py.call",
+        |state: &State, value: Value, name: &str, path: &str, args: Rest<Value>| {
+            access::call(state, &value, name, path, &args)
+        },
+    );
     env.add_filter("py.store", |value: Value| {
-        if value::is_data(&value) { Ok(value) } else { Err(fail("a namespace can hold data only, not macros or other namespaces")) }
+        if value::is_data(&value) {
+            Ok(value)
+        } else {
+            Err(fail(
+                "a namespace can hold data only, not macros or other namespaces",
+            ))
+        }
     });
-    env.add_filter("py.unknown", |_: Value, message: &str| -> Result<Value, Error> { Err(fail(message)) });
+    env.add_filter(
+        "py.unknown",
+        |_: Value, message: &str| -> Result<Value, Error> { Err(fail(message)) },
+    );
 }
 
 /// `a < b < c`
@@ -200,15 +272,24 @@ fn chain(operands: &Value, operators: &[Value]) -> Result<bool, Error> {
 }
 
 fn add_functions(env: &mut Environment<'static>) {
-    env.add_function("raise_exception", |rest: Rest<Value>| -> Result<Value, Error> {
-        let [message] = Args::new("raise_exception", &rest)?.bind(["message"])?;
-        let message = text::str(&required(message, "message")?)?.into_owned();
-        Err(Error::new(ErrorKind::InvalidOperation, "raised by the template").with_source(Raised(message)))
-    });
+    env.add_function(
+        "raise_exception",
+        |rest: Rest<Value>| -> Result<Value, Error> {
+            let [message] = Args::new("raise_exception", &rest)?.bind(["message"])?;
+            let message = text::str(&required(message, "message")?)?.into_owned();
+            Err(
+                Error::new(ErrorKind::InvalidOperation, "raised by the template")
+                    .with_source(Raised(message)),
+            )
+        },
+    );
     env.add_function("strftime_now", |rest: Rest<Value>| {
         let [format] = Args::new("strftime_now", &rest)?.bind(["format"])?;
         let format = required(format, "format")?;
-        value::string(clock::strftime(&limits::now(), args::string(&format, "format")?))
+        value::string(clock::strftime(
+            &limits::now(),
+            args::string(&format, "format")?,
+        ))
     });
     env.add_function("range", |rest: Rest<Value>| {
         let [first, second, step] = Args::new("range", &rest)?.bind(["start", "stop", "step"])?;
@@ -218,7 +299,9 @@ fn add_functions(env: &mut Environment<'static>) {
             return Err(fail("range() arg 3 must not be zero"));
         }
         match second {
-            Some(stop) => value::from_range(first, i128::from(integer(&stop, "stop")?), i128::from(step)),
+            Some(stop) => {
+                value::from_range(first, i128::from(integer(&stop, "stop")?), i128::from(step))
+            }
             None => value::from_range(0, first, i128::from(step)),
         }
     });
@@ -232,24 +315,38 @@ fn add_functions(env: &mut Environment<'static>) {
             };
             for pair in pairs {
                 match value::iterate(&pair)?.as_slice() {
-                    [key, value] => value::insert(&mut map, ops::hashable(key)?.clone(), value.clone()),
+                    [key, value] => {
+                        value::insert(&mut map, ops::hashable(key)?.clone(), value.clone())
+                    }
                     _ => return Err(fail("dict() needs pairs of a key and a value")),
                 };
             }
         }
-        map.extend(args.named.into_iter().map(|(name, value)| (Value::from(name), value)));
+        map.extend(
+            args.named
+                .into_iter()
+                .map(|(name, value)| (Value::from(name), value)),
+        );
         value::dict(map)
     });
     env.add_function("namespace", |rest: Rest<Value>| {
         let args = Args::new("namespace", &rest)?;
         let mut fields = Vec::new();
         if let Some(from) = args.positional.first() {
-            let Py::Dict(dict) = py(from) else { return Err(fail("namespace() takes a dict or named arguments")) };
-            fields.extend(dict.map.iter().filter_map(|(key, value)| Some((key.as_str()?.to_owned(), value.clone()))));
+            let Py::Dict(dict) = py(from) else {
+                return Err(fail("namespace() takes a dict or named arguments"));
+            };
+            fields.extend(
+                dict.map
+                    .iter()
+                    .filter_map(|(key, value)| Some((key.as_str()?.to_owned(), value.clone()))),
+            );
         }
         fields.extend(args.named);
         if fields.iter().any(|(_, value)| !value::is_data(value)) {
-            return Err(fail("a namespace can hold data only, not macros or other namespaces"));
+            return Err(fail(
+                "a namespace can hold data only, not macros or other namespaces",
+            ));
         }
         functions::namespace(Some(Value::from(fields.into_iter().collect::<Kwargs>())))
     });

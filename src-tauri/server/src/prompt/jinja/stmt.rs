@@ -19,7 +19,13 @@ const CAPTURE: &str = "_captured_block";
 /// Rewrites a chat template into the language that [`super::environment`] understands. Lines keep their numbers.
 pub(super) fn lower(source: &str) -> Result<String, CompileError> {
     let tokens = tokenize(source)?;
-    let mut writer = Writer { parser: Parser::new(&tokens), out: String::new(), line: 1, nesting: 0, in_loop: false };
+    let mut writer = Writer {
+        parser: Parser::new(&tokens),
+        out: String::new(),
+        line: 1,
+        nesting: 0,
+        in_loop: false,
+    };
     let end = writer.body(&[])?;
     debug_assert!(end.is_none());
     Ok(writer.out)
@@ -74,7 +80,9 @@ impl<'t> Writer<'t> {
     fn body(&mut self, ends: &[&str]) -> Result<Option<&'t str>, CompileError> {
         self.nesting += 1;
         if self.nesting > MAX_NESTING {
-            return Err(self.parser.error(format!("statements are nested more than {MAX_NESTING} deep")));
+            return Err(self.parser.error(format!(
+                "statements are nested more than {MAX_NESTING} deep"
+            )));
         }
         let end = loop {
             let line = self.parser.line();
@@ -82,7 +90,10 @@ impl<'t> Writer<'t> {
                 Token::Eof if ends.is_empty() => break None,
                 Token::Eof => {
                     let ends: Vec<_> = ends.iter().map(|end| format!("'{end}'")).collect();
-                    return Err(self.parser.error(format!("the template ends where {} was expected", ends.join(" or "))));
+                    return Err(self.parser.error(format!(
+                        "the template ends where {} was expected",
+                        ends.join(" or ")
+                    )));
                 }
                 Token::Data(text) => self.print(line, &quote(text)),
                 Token::VariableBegin => {
@@ -125,7 +136,9 @@ impl<'t> Writer<'t> {
             "generation" => self.generation(line),
             "break" | "continue" => {
                 if !self.in_loop {
-                    return Err(self.parser.error(format!("'{name}' is not directly inside a loop")));
+                    return Err(self
+                        .parser
+                        .error(format!("'{name}' is not directly inside a loop")));
                 }
                 self.block_end()?;
                 self.statement(line, name);
@@ -143,7 +156,9 @@ impl<'t> Writer<'t> {
             name if name.starts_with("end") || matches!(name, "else" | "elif") => {
                 Err(self.parser.error(format!("'{name}' has no matching start")))
             }
-            name => Err(self.parser.error(format!("chat templates have no tag '{name}'"))),
+            name => Err(self
+                .parser
+                .error(format!("chat templates have no tag '{name}'"))),
         }
     }
 
@@ -195,7 +210,9 @@ impl<'t> Writer<'t> {
                 Some("elif") => {
                     branches += 1;
                     if branches > MAX_BRANCHES {
-                        return Err(self.parser.error(format!("an 'if' has more than {MAX_BRANCHES} 'elif' branches")));
+                        return Err(self.parser.error(format!(
+                            "an 'if' has more than {MAX_BRANCHES} 'elif' branches"
+                        )));
                     }
                     let test = self.parser.tuple(false)?;
                     self.block_end()?;
@@ -217,7 +234,11 @@ impl<'t> Writer<'t> {
     fn set(&mut self, line: usize) -> Done {
         let target = self.parser.target(true)?;
         // What a namespace keeps is checked: see `value::is_data`.
-        let store = if target.contains('.') { "|py.store" } else { "" };
+        let store = if target.contains('.') {
+            "|py.store"
+        } else {
+            ""
+        };
         if self.parser.skip_op("=") {
             let value = self.parser.tuple(true)?;
             self.block_end()?;
@@ -242,7 +263,11 @@ impl<'t> Writer<'t> {
 
     fn append_filter(&mut self, text: &mut String) -> Done {
         let (name, args) = self.parser.filter_call()?;
-        let _ = if args.is_empty() { write!(text, "|{name}") } else { write!(text, "|{name}({args})") };
+        let _ = if args.is_empty() {
+            write!(text, "|{name}")
+        } else {
+            write!(text, "|{name}({args})")
+        };
         Ok(())
     }
 
@@ -281,10 +306,16 @@ impl<'t> Writer<'t> {
     }
 
     fn call_block(&mut self, line: usize) -> Done {
-        let signature = if self.parser.is_op("(") { format!("({})", self.signature()?) } else { String::new() };
+        let signature = if self.parser.is_op("(") {
+            format!("({})", self.signature()?)
+        } else {
+            String::new()
+        };
         let call = self.parser.expression()?;
         if call.shape != Shape::NameCall {
-            return Err(self.parser.error("'call' needs the call of a macro by its name"));
+            return Err(self
+                .parser
+                .error("'call' needs the call of a macro by its name"));
         }
         self.block_end()?;
         self.statement(line, &format!("call{signature} {}", call.text));

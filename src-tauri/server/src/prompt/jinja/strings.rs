@@ -63,7 +63,17 @@ pub(super) fn call(s: &str, name: &str, args: Args) -> Result<Value, Error> {
         "capitalize" => args.none().and_then(|()| string(capitalize(s))),
         "title" => args.none().and_then(|()| string(title(s))),
         "swapcase" => args.none().and_then(|()| {
-            string(s.chars().flat_map(|c| if c.is_uppercase() { c.to_lowercase().collect::<Vec<_>>() } else { c.to_uppercase().collect() }).collect())
+            string(
+                s.chars()
+                    .flat_map(|c| {
+                        if c.is_uppercase() {
+                            c.to_lowercase().collect::<Vec<_>>()
+                        } else {
+                            c.to_uppercase().collect()
+                        }
+                    })
+                    .collect(),
+            )
         }),
         "strip" | "lstrip" | "rstrip" => {
             let [chars] = args.bind(["chars"])?;
@@ -73,12 +83,21 @@ pub(super) fn call(s: &str, name: &str, args: Args) -> Result<Value, Error> {
             let [affix] = args.bind(["affix"])?;
             let affix = required(affix, "affix")?;
             let affix = string_arg(&affix, "affix")?;
-            let rest = if name == "removeprefix" { s.strip_prefix(affix) } else { s.strip_suffix(affix) };
+            let rest = if name == "removeprefix" {
+                s.strip_prefix(affix)
+            } else {
+                s.strip_suffix(affix)
+            };
             string(rest.unwrap_or(s).to_owned())
         }
         "split" | "rsplit" => {
             let [sep, maxsplit] = args.bind(["sep", "maxsplit"])?;
-            split(s, sep.as_ref(), optional_integer(maxsplit, "maxsplit")?, name == "rsplit")
+            split(
+                s,
+                sep.as_ref(),
+                optional_integer(maxsplit, "maxsplit")?,
+                name == "rsplit",
+            )
         }
         "splitlines" => {
             let [keepends] = args.bind(["keepends"])?;
@@ -94,7 +113,12 @@ pub(super) fn call(s: &str, name: &str, args: Args) -> Result<Value, Error> {
         "replace" => {
             let [old, new, count] = args.bind(["old", "new", "count"])?;
             let (old, new) = (required(old, "old")?, required(new, "new")?);
-            replace(s, string_arg(&old, "old")?, string_arg(&new, "new")?, optional_integer(count, "count")?)
+            replace(
+                s,
+                string_arg(&old, "old")?,
+                string_arg(&new, "new")?,
+                optional_integer(count, "count")?,
+            )
         }
         "find" | "rfind" | "index" | "rindex" | "count" => search(s, name, args),
         "join" => {
@@ -107,7 +131,9 @@ pub(super) fn call(s: &str, name: &str, args: Args) -> Result<Value, Error> {
             let fill = string_arg(&fill, "fillchar")?;
             let mut chars = fill.chars();
             let (Some(fill), None) = (chars.next(), chars.next()) else {
-                return Err(fail("the fill character must be exactly one character long"));
+                return Err(fail(
+                    "the fill character must be exactly one character long",
+                ));
             };
             pad(s, name, integer(&required(width, "width")?, "width")?, fill)
         }
@@ -118,19 +144,36 @@ pub(super) fn call(s: &str, name: &str, args: Args) -> Result<Value, Error> {
                 _ => ("", s),
             };
             let width = integer(&required(width, "width")?, "width")?;
-            let padded = pad(digits, "rjust", width.saturating_sub(i64::from(!sign.is_empty())), '0')?;
+            let padded = pad(
+                digits,
+                "rjust",
+                width.saturating_sub(i64::from(!sign.is_empty())),
+                '0',
+            )?;
             string(format!("{sign}{}", padded.as_str().unwrap_or_default()))
         }
         "expandtabs" => {
             let [tabsize] = args.bind(["tabsize"])?;
-            expand_tabs(s, usize::try_from(optional_integer(tabsize, "tabsize")?.unwrap_or(8)).unwrap_or(0))
+            expand_tabs(
+                s,
+                usize::try_from(optional_integer(tabsize, "tabsize")?.unwrap_or(8)).unwrap_or(0),
+            )
         }
         "format" => {
-            let mut values = args.positional.iter().map(ops::printable).collect::<Result<Vec<_>, _>>()?;
+            let mut values = args
+                .positional
+                .iter()
+                .map(ops::printable)
+                .collect::<Result<Vec<_>, _>>()?;
             if !args.named.is_empty() {
-                let named = args.named.iter().map(|(name, value)| Ok((name.clone(), ops::printable(value)?)));
+                let named = args
+                    .named
+                    .iter()
+                    .map(|(name, value)| Ok((name.clone(), ops::printable(value)?)));
                 let named = named.collect::<Result<Vec<_>, Error>>()?;
-                values.push(Value::from(named.into_iter().collect::<minijinja::value::Kwargs>()));
+                values.push(Value::from(
+                    named.into_iter().collect::<minijinja::value::Kwargs>(),
+                ));
             }
             ops::format_with(FormatStyle::StrFormat, s, &values)
         }
@@ -152,7 +195,10 @@ fn classify(s: &str, name: &str) -> bool {
         "islower" => is_lower(s),
         "isupper" => is_upper(s),
         "istitle" => s.chars().any(char::is_alphabetic) && title(s) == s,
-        _ => s.starts_with(|c: char| c.is_alphabetic() || c == '_') && s.chars().all(|c| c.is_alphanumeric() || c == '_'),
+        _ => {
+            s.starts_with(|c: char| c.is_alphabetic() || c == '_')
+                && s.chars().all(|c| c.is_alphanumeric() || c == '_')
+        }
     }
 }
 
@@ -169,7 +215,12 @@ pub(super) fn is_upper(s: &str) -> bool {
 /// `s.capitalize()`
 pub(super) fn capitalize(s: &str) -> String {
     let mut chars = s.chars();
-    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars.as_str().to_lowercase().chars()).collect())
+    chars.next().map_or_else(String::new, |first| {
+        first
+            .to_uppercase()
+            .chain(chars.as_str().to_lowercase().chars())
+            .collect()
+    })
 }
 
 /// `s.title()`: every run of letters begins with a capital.
@@ -188,13 +239,21 @@ fn title(s: &str) -> String {
 }
 
 /// `s.strip(chars)` on the sides asked for.
-pub(super) fn strip(s: &str, start: bool, end: bool, chars: Option<&Value>) -> Result<Value, Error> {
+pub(super) fn strip(
+    s: &str,
+    start: bool,
+    end: bool,
+    chars: Option<&Value>,
+) -> Result<Value, Error> {
     let set: Option<Vec<char>> = match chars.map(py) {
         None | Some(Py::None) => None,
         Some(Py::Str(chars)) => Some(chars.chars().collect()),
         Some(_) => return Err(fail("strip arg must be None or str")),
     };
-    let stripped = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(&c));
+    let stripped = |c: char| {
+        set.as_ref()
+            .map_or_else(|| is_space(c), |set| set.contains(&c))
+    };
     let mut rest = s;
     if start {
         rest = rest.trim_start_matches(stripped);
@@ -205,8 +264,15 @@ pub(super) fn strip(s: &str, start: bool, end: bool, chars: Option<&Value>) -> R
     string(rest.to_owned())
 }
 
-fn split(s: &str, sep: Option<&Value>, maxsplit: Option<i64>, from_right: bool) -> Result<Value, Error> {
-    let most = maxsplit.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+fn split(
+    s: &str,
+    sep: Option<&Value>,
+    maxsplit: Option<i64>,
+    from_right: bool,
+) -> Result<Value, Error> {
+    let most = maxsplit
+        .and_then(|n| usize::try_from(n).ok())
+        .unwrap_or(usize::MAX);
     let parts: Vec<&str> = match sep.map(py) {
         None | Some(Py::None) if from_right => split_space_from_right(s, most),
         None | Some(Py::None) => split_space(s, most),
@@ -217,7 +283,12 @@ fn split(s: &str, sep: Option<&Value>, maxsplit: Option<i64>, from_right: bool) 
             parts
         }
         Some(Py::Str(sep)) => s.splitn(most.saturating_add(1), sep).collect(),
-        Some(_) => return Err(fail(format!("must be str or None, not {}", sep.map_or("None", type_name)))),
+        Some(_) => {
+            return Err(fail(format!(
+                "must be str or None, not {}",
+                sep.map_or("None", type_name)
+            )));
+        }
     };
     list(parts.into_iter().map(Value::from).collect())
 }
@@ -244,7 +315,11 @@ fn split_space_from_right(s: &str, most: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = s.trim_end_matches(is_space);
     while !rest.is_empty() {
-        match rest.char_indices().rfind(|&(_, c)| is_space(c)).filter(|_| parts.len() < most) {
+        match rest
+            .char_indices()
+            .rfind(|&(_, c)| is_space(c))
+            .filter(|_| parts.len() < most)
+        {
             Some((space, c)) => {
                 parts.push(&rest[space + c.len_utf8()..]);
                 rest = rest[..space].trim_end_matches(is_space);
@@ -265,13 +340,21 @@ pub(super) fn lines(s: &str, keepends: bool) -> Vec<&str> {
     let mut rest = s;
     while !rest.is_empty() {
         let end = rest.find(|c| {
-            matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+            matches!(
+                c,
+                '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
+                    ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+            )
         });
         let Some(end) = end else {
             lines.push(rest);
             break;
         };
-        let break_len = if rest[end..].starts_with("\r\n") { 2 } else { rest[end..].chars().next().map_or(1, char::len_utf8) };
+        let break_len = if rest[end..].starts_with("\r\n") {
+            2
+        } else {
+            rest[end..].chars().next().map_or(1, char::len_utf8)
+        };
         lines.push(&rest[..if keepends { end + break_len } else { end }]);
         rest = &rest[end + break_len..];
     }
@@ -282,7 +365,11 @@ fn partition(s: &str, sep: &str, from_right: bool) -> Result<Value, Error> {
     if sep.is_empty() {
         return Err(fail("empty separator"));
     }
-    let parts = match if from_right { s.rsplit_once(sep) } else { s.split_once(sep) } {
+    let parts = match if from_right {
+        s.rsplit_once(sep)
+    } else {
+        s.split_once(sep)
+    } {
         Some((before, after)) => [before, sep, after],
         None if from_right => ["", "", s],
         None => [s, "", ""],
@@ -296,21 +383,54 @@ fn window(s: &str, start: Option<i64>, end: Option<i64>) -> Option<(&str, usize)
         return Some((s, 0));
     }
     let len = i64::try_from(s.chars().count()).unwrap_or(i64::MAX);
-    let position = |i: i64| if i < 0 { i.saturating_add(len).max(0) } else { i };
-    let (start, end) = (position(start.unwrap_or(0)), position(end.unwrap_or(len)).min(len));
+    let position = |i: i64| {
+        if i < 0 {
+            i.saturating_add(len).max(0)
+        } else {
+            i
+        }
+    };
+    let (start, end) = (
+        position(start.unwrap_or(0)),
+        position(end.unwrap_or(len)).min(len),
+    );
     if start > end {
         return None;
     }
-    let byte = |i: i64| s.char_indices().nth(usize::try_from(i).unwrap_or(usize::MAX)).map_or(s.len(), |(i, _)| i);
-    Some((&s[byte(start)..byte(end)], usize::try_from(start).unwrap_or(0)))
+    let byte = |i: i64| {
+        s.char_indices()
+            .nth(usize::try_from(i).unwrap_or(usize::MAX))
+            .map_or(s.len(), |(i, _)| i)
+    };
+    Some((
+        &s[byte(start)..byte(end)],
+        usize::try_from(start).unwrap_or(0),
+    ))
 }
 
 fn affix(s: &str, name: &str, args: Args) -> Result<Value, Error> {
     let [affix, start, end] = args.bind(["prefix", "start", "end"])?;
     let affix = required(affix, "prefix")?;
-    let window = window(s, optional_integer(start, "start")?, optional_integer(end, "end")?);
-    let test = |affix: &str| window.is_some_and(|(s, _)| if name == "startswith" { s.starts_with(affix) } else { s.ends_with(affix) });
-    let wrong = |value: &Value| fail(format!("{name} first arg must be str or a tuple of str, not {}", type_name(value)));
+    let window = window(
+        s,
+        optional_integer(start, "start")?,
+        optional_integer(end, "end")?,
+    );
+    let test = |affix: &str| {
+        window.is_some_and(|(s, _)| {
+            if name == "startswith" {
+                s.starts_with(affix)
+            } else {
+                s.ends_with(affix)
+            }
+        })
+    };
+    let wrong = |value: &Value| {
+        fail(format!(
+            "{name} first arg must be str or a tuple of str, not {}",
+            type_name(value)
+        ))
+    };
     match py(&affix) {
         Py::Str(affix) => Ok(Value::from(test(affix))),
         Py::Seq(tuple) if matches!(tuple.kind, SeqKind::Tuple | SeqKind::Group) => {
@@ -327,7 +447,9 @@ fn affix(s: &str, name: &str, args: Args) -> Result<Value, Error> {
 
 /// `s.replace(old, new, count)`
 pub(super) fn replace(s: &str, old: &str, new: &str, count: Option<i64>) -> Result<Value, Error> {
-    let most = count.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+    let most = count
+        .and_then(|n| usize::try_from(n).ok())
+        .unwrap_or(usize::MAX);
     let found = s.matches(old).count().min(most);
     limits::count_string(s.len().saturating_add(found.saturating_mul(new.len())))?;
     Ok(Value::from(s.replacen(old, new, most)))
@@ -337,13 +459,23 @@ fn search(s: &str, name: &str, args: Args) -> Result<Value, Error> {
     let [sub, start, end] = args.bind(["sub", "start", "end"])?;
     let sub = required(sub, "sub")?;
     let sub = string_arg(&sub, "sub")?;
-    let window = window(s, optional_integer(start, "start")?, optional_integer(end, "end")?);
+    let window = window(
+        s,
+        optional_integer(start, "start")?,
+        optional_integer(end, "end")?,
+    );
     if name == "count" {
         // Rust and Python agree: an empty string is found between all characters.
-        return Ok(Value::from(window.map_or(0, |(s, _)| s.matches(sub).count())));
+        return Ok(Value::from(
+            window.map_or(0, |(s, _)| s.matches(sub).count()),
+        ));
     }
     let found = window.and_then(|(s, before)| {
-        let byte = if name.starts_with('r') { s.rfind(sub) } else { s.find(sub) };
+        let byte = if name.starts_with('r') {
+            s.rfind(sub)
+        } else {
+            s.find(sub)
+        };
         byte.map(|byte| before + s[..byte].chars().count())
     });
     match found {
@@ -360,7 +492,10 @@ fn join(sep: &str, items: &Value) -> Result<Value, Error> {
             out.push(sep)?;
         }
         let Some(text) = item.as_str() else {
-            return Err(fail(format!("sequence item {i}: expected str instance, {} found", type_name(item))));
+            return Err(fail(format!(
+                "sequence item {i}: expected str instance, {} found",
+                type_name(item)
+            )));
         };
         out.push(text)?;
     }
@@ -371,7 +506,10 @@ fn join(sep: &str, items: &Value) -> Result<Value, Error> {
 pub(super) fn pad(s: &str, name: &str, width: i64, fill: char) -> Result<Value, Error> {
     let len = s.chars().count();
     let missing = usize::try_from(width).unwrap_or(0).saturating_sub(len);
-    limits::count_string(s.len().saturating_add(missing.saturating_mul(fill.len_utf8())))?;
+    limits::count_string(
+        s.len()
+            .saturating_add(missing.saturating_mul(fill.len_utf8())),
+    )?;
     let left = match name {
         "ljust" => 0,
         "rjust" => missing,
@@ -379,7 +517,12 @@ pub(super) fn pad(s: &str, name: &str, width: i64, fill: char) -> Result<Value, 
         _ => missing / 2 + (missing & (len + missing) & 1),
     };
     let spaces = |n: usize| std::iter::repeat_n(fill, n);
-    Ok(Value::from(spaces(left).chain(s.chars()).chain(spaces(missing - left)).collect::<String>()))
+    Ok(Value::from(
+        spaces(left)
+            .chain(s.chars())
+            .chain(spaces(missing - left))
+            .collect::<String>(),
+    ))
 }
 
 fn expand_tabs(s: &str, tab_size: usize) -> Result<Value, Error> {
@@ -388,14 +531,20 @@ fn expand_tabs(s: &str, tab_size: usize) -> Result<Value, Error> {
     for c in s.chars() {
         match c {
             '\t' => {
-                for _ in 0..tab_size.saturating_sub(if tab_size == 0 { 0 } else { column % tab_size }) {
+                for _ in
+                    0..tab_size.saturating_sub(if tab_size == 0 { 0 } else { column % tab_size })
+                {
                     out.push(" ")?;
                     column += 1;
                 }
             }
             c => {
                 out.push_char(c)?;
-                column = if matches!(c, '\n' | '\r') { 0 } else { column + 1 };
+                column = if matches!(c, '\n' | '\r') {
+                    0
+                } else {
+                    column + 1
+                };
             }
         }
     }

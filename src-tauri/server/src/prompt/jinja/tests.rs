@@ -9,7 +9,9 @@ fn variables(value: Value) -> Map<String, Value> {
 }
 
 fn render(template: &str, vars: Value) -> Result<String, RenderError> {
-    Program::compile(template).unwrap().render(&variables(vars), &Limits::default(), None)
+    Program::compile(template)
+        .unwrap()
+        .render(&variables(vars), &Limits::default(), None)
 }
 
 fn compile_error(template: &str) -> CompileError {
@@ -27,15 +29,24 @@ fn small_templates_render_as_in_jinja2() {
         for case in cases.as_array().unwrap() {
             let (template, expected) = (case[0].as_str().unwrap(), case[1].as_str());
             let found = match Program::compile(template) {
-                Ok(program) => program.render(&vars, &Limits::default(), Some(now)).map_err(|error| format!("{error:?}")),
+                Ok(program) => program
+                    .render(&vars, &Limits::default(), Some(now))
+                    .map_err(|error| format!("{error:?}")),
                 Err(error) => Err(format!("{error:?}")),
             };
             seen += 1;
             if found.as_deref().ok() != expected {
-                wrong.push(format!("{group}: {template:?}\n  expected {expected:?}\n  found    {found:?}"));
+                wrong.push(format!(
+                    "{group}: {template:?}\n  expected {expected:?}\n  found    {found:?}"
+                ));
             }
         }
     }
-    assert!(wrong.is_empty(), "{} of {seen} differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {seen} differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
     assert!(seen > 350, "only {seen} cases");
 }

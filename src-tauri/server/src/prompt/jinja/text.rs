@@ -58,7 +58,9 @@ fn write_seq(out: &mut Text, seq: &PySeq) -> Result<(), Error> {
         SeqKind::Values => ("dict_values([", "])"),
         SeqKind::Items => ("dict_items([", "])"),
         SeqKind::Range(start, stop, 1) => return out.push(&format!("range({start}, {stop})")),
-        SeqKind::Range(start, stop, step) => return out.push(&format!("range({start}, {stop}, {step})")),
+        SeqKind::Range(start, stop, step) => {
+            return out.push(&format!("range({start}, {stop}, {step})"));
+        }
         // Python prints an address here, which no template can mean.
         SeqKind::Generator => return out.push("<generator object>"),
     };
@@ -73,7 +75,11 @@ fn write_seq(out: &mut Text, seq: &PySeq) -> Result<(), Error> {
 }
 
 fn write_str_repr(out: &mut Text, s: &str) -> Result<(), Error> {
-    let quote = if s.contains('\'') && !s.contains('"') { '"' } else { '\'' };
+    let quote = if s.contains('\'') && !s.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
     out.push_char(quote)?;
     for c in s.chars() {
         match c {
@@ -86,7 +92,11 @@ fn write_str_repr(out: &mut Text, s: &str) -> Result<(), Error> {
                 out.push_char(c)?;
             }
             ' '..='~' => out.push_char(c)?,
-            c if c > '\u{ff}' && is_printable(c) || ('\u{a1}'..='\u{ff}').contains(&c) && c != '\u{ad}' => out.push_char(c)?,
+            c if c > '\u{ff}' && is_printable(c)
+                || ('\u{a1}'..='\u{ff}').contains(&c) && c != '\u{ad}' =>
+            {
+                out.push_char(c)?
+            }
             c if (c as u32) <= 0xff => out.push(&format!("\\x{:02x}", c as u32))?,
             c if (c as u32) <= 0xffff => out.push(&format!("\\u{:04x}", c as u32))?,
             c => out.push(&format!("\\U{:08x}", c as u32))?,
@@ -112,12 +122,18 @@ pub(super) fn float(x: f64) -> String {
         return if x > 0.0 { "inf".into() } else { "-inf".into() };
     }
     let scientific = format!("{x:e}");
-    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    let Some((digits, exponent)) = scientific.split_once('e') else {
+        return scientific;
+    };
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if x != 0.0 && !(-4..16).contains(&exponent) {
         let sign = if exponent < 0 { '-' } else { '+' };
         return format!("{digits}e{sign}{:02}", exponent.abs());
     }
     let plain = format!("{x}");
-    if plain.contains('.') { plain } else { plain + ".0" }
+    if plain.contains('.') {
+        plain
+    } else {
+        plain + ".0"
+    }
 }

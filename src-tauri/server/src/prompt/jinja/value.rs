@@ -110,7 +110,11 @@ fn twin(key: &Value) -> Option<Value> {
 
 /// Sets an entry as Python does: an equal key stays as it was first written.
 pub(super) fn insert(map: &mut IndexMap<Value, Value>, key: Value, value: Value) {
-    let twin = twin(&key).filter(|twin| map.contains_key(twin));
+    let twin = if map.contains_key(&key) {
+        None
+    } else {
+        twin(&key).filter(|twin| map.contains_key(twin))
+    };
     map.insert(twin.unwrap_or(key), value);
 }
 
@@ -153,7 +157,9 @@ pub(super) fn py(value: &Value) -> Py<'_> {
         ValueKind::None => Py::None,
         ValueKind::Bool => Py::Bool(value.is_true()),
         ValueKind::String => value.as_str().map_or(Py::Other, Py::Str),
-        ValueKind::Number if value.is_integer() => i128::try_from(value.clone()).map_or(Py::Other, Py::Int),
+        ValueKind::Number if value.is_integer() => {
+            i128::try_from(value.clone()).map_or(Py::Other, Py::Int)
+        }
         ValueKind::Number => f64::try_from(value.clone()).map_or(Py::Other, Py::Float),
         _ => {
             if let Some(seq) = value.downcast_object_ref::<PySeq>() {
@@ -206,19 +212,30 @@ fn shape(value: &Value) -> Shape {
     match py(value) {
         Py::Seq(seq) => seq.shape,
         Py::Dict(dict) => dict.shape,
-        Py::Other => Shape { depth: 0, is_data: false },
-        _ => Shape { depth: 0, is_data: true },
+        Py::Other => Shape {
+            depth: 0,
+            is_data: false,
+        },
+        _ => Shape {
+            depth: 0,
+            is_data: true,
+        },
     }
 }
 
 fn outer_shape<'a>(children: impl Iterator<Item = &'a Value>) -> Result<Shape, Error> {
-    let mut outer = Shape { depth: 1, is_data: true };
+    let mut outer = Shape {
+        depth: 1,
+        is_data: true,
+    };
     for child in children.map(shape) {
         outer.depth = outer.depth.max(child.depth + 1);
         outer.is_data &= child.is_data;
     }
     if outer.depth > MAX_DEPTH {
-        return Err(fail(format!("lists and dicts are nested more than {MAX_DEPTH} deep")));
+        return Err(fail(format!(
+            "lists and dicts are nested more than {MAX_DEPTH} deep"
+        )));
     }
     Ok(outer)
 }
@@ -233,7 +250,12 @@ pub(super) fn is_data(value: &Value) -> bool {
 pub(super) fn seq(kind: SeqKind, items: Vec<Value>) -> Result<Value, Error> {
     limits::count_items(items.len())?;
     let shape = outer_shape(items.iter())?;
-    Ok(Value::from_object(PySeq { kind, items, shape, used_up: AtomicBool::new(false) }))
+    Ok(Value::from_object(PySeq {
+        kind,
+        items,
+        shape,
+        used_up: AtomicBool::new(false),
+    }))
 }
 
 /// A list.
@@ -251,14 +273,29 @@ pub(super) fn dict(map: IndexMap<Value, Value>) -> Result<Value, Error> {
 /// `range(start, stop, step)`, at most 100,000 long like in Jinja2's sandbox; `step` is not 0.
 pub(super) fn from_range(start: i128, stop: i128, step: i128) -> Result<Value, Error> {
     const LONGEST: i128 = 100_000;
-    let span = if step > 0 { stop.saturating_sub(start) } else { start.saturating_sub(stop) };
-    let count = if span > 0 { (span - 1) / step.saturating_abs() + 1 } else { 0 };
+    let span = if step > 0 {
+        stop.saturating_sub(start)
+    } else {
+        start.saturating_sub(stop)
+    };
+    let count = if span > 0 {
+        (span - 1) / step.saturating_abs() + 1
+    } else {
+        0
+    };
     if count > LONGEST {
-        return Err(fail(format!("a range of {count} items is too long, the most is {LONGEST}")));
+        return Err(fail(format!(
+            "a range of {count} items is too long, the most is {LONGEST}"
+        )));
     }
     let bound = |n: i128| i64::try_from(n).map_err(|_| fail("a bound of a range is too large"));
     let kind = SeqKind::Range(bound(start)?, bound(stop)?, bound(step)?);
-    seq(kind, (0..count).map(|i| int(start.saturating_add(i.saturating_mul(step)))).collect())
+    seq(
+        kind,
+        (0..count)
+            .map(|i| int(start.saturating_add(i.saturating_mul(step))))
+            .collect(),
+    )
 }
 
 /// A string; counted.
@@ -305,8 +342,15 @@ pub(super) fn iterate(value: &Value) -> Result<Vec<Value>, Error> {
             s.chars().map(Value::from).collect()
         }
         // Lists that the virtual machine makes itself, such as a macro's `arguments`.
-        Py::Other if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) => value.try_iter()?.collect(),
-        _ => return Err(fail(format!("'{}' object is not iterable", type_name(value)))),
+        Py::Other if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) => {
+            value.try_iter()?.collect()
+        }
+        _ => {
+            return Err(fail(format!(
+                "'{}' object is not iterable",
+                type_name(value)
+            )));
+        }
     };
     limits::count_items(items.len())?;
     Ok(items)

@@ -9,8 +9,10 @@ use crate::prompt::{ChatTemplate, ContentShape, PromptError, RenderRequest, Spec
 
 /// The folder with fetched data, beside the repository; it is not part of it.
 fn shared() -> Option<PathBuf> {
-    let path = std::env::var_os("HEADSTART_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"), PathBuf::from);
+    let path = std::env::var_os("HEADSTART_SHARED").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
+        PathBuf::from,
+    );
     let path = path.join("fixtures/templates");
     path.is_dir().then_some(path)
 }
@@ -23,16 +25,31 @@ fn request(case: &Value) -> RenderRequest {
         add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
         continue_final_message: false,
         // The day on which the cases were made.
-        now: NaiveDate::from_ymd_opt(2026, 11, 30).unwrap().and_hms_opt(12, 0, 0),
+        now: NaiveDate::from_ymd_opt(2026, 11, 30)
+            .unwrap()
+            .and_hms_opt(12, 0, 0),
         content_shape: ContentShape::AsSent,
     }
 }
 
 /// Where two texts part, with some of what follows.
 fn difference(expected: &str, found: &str) -> String {
-    let at = expected.chars().zip(found.chars()).take_while(|(a, b)| a == b).count();
-    let tail = |text: &str| text.chars().skip(at.saturating_sub(20)).take(80).collect::<String>();
-    format!("at {at}: expected {:?}, found {:?}", tail(expected), tail(found))
+    let at = expected
+        .chars()
+        .zip(found.chars())
+        .take_while(|(a, b)| a == b)
+        .count();
+    let tail = |text: &str| {
+        text.chars()
+            .skip(at.saturating_sub(20))
+            .take(80)
+            .collect::<String>()
+    };
+    format!(
+        "at {at}: expected {:?}, found {:?}",
+        tail(expected),
+        tail(found)
+    )
 }
 
 fn check(template: &ChatTemplate, case: &Value) -> Result<(), String> {
@@ -41,15 +58,25 @@ fn check(template: &ChatTemplate, case: &Value) -> Result<(), String> {
         (Some(expected), _, Ok(found)) if expected == found => Ok(()),
         (Some(expected), _, Ok(found)) => Err(difference(expected, &found)),
         (Some(_), _, Err(error)) => Err(format!("failed: {error}")),
-        (None, Some(expected), Ok(found)) => Err(format!("expected the error {expected:?}, found {found:?}")),
-        (None, Some(expected), Err(PromptError::Template { message, refused, .. })) => {
-            match expected.strip_prefix("TemplateError: ") {
-                Some(words) if refused && message == words => Ok(()),
-                Some(words) => Err(format!("expected the template's words {words:?}, found {message:?}")),
-                None if refused => Err(format!("expected {expected:?}, but the template refused: {message:?}")),
-                None => Ok(()),
-            }
+        (None, Some(expected), Ok(found)) => {
+            Err(format!("expected the error {expected:?}, found {found:?}"))
         }
+        (
+            None,
+            Some(expected),
+            Err(PromptError::Template {
+                message, refused, ..
+            }),
+        ) => match expected.strip_prefix("TemplateError: ") {
+            Some(words) if refused && message == words => Ok(()),
+            Some(words) => Err(format!(
+                "expected the template's words {words:?}, found {message:?}"
+            )),
+            None if refused => Err(format!(
+                "expected {expected:?}, but the template refused: {message:?}"
+            )),
+            None => Ok(()),
+        },
         (None, Some(_), Err(other)) => Err(format!("an error of the wrong kind: {other}")),
         (None, None, _) => Err("the case has neither text nor error".into()),
     }
@@ -61,16 +88,25 @@ fn every_shared_case_renders_as_in_transformers() {
         println!("skipped: the folder with the shared cases is not there");
         return;
     };
-    let tokens = || SpecialTokens { bos_token: Some("<s>".into()), eos_token: Some("</s>".into()), ..Default::default() };
+    let tokens = || SpecialTokens {
+        bos_token: Some("<s>".into()),
+        eos_token: Some("</s>".into()),
+        ..Default::default()
+    };
     let (mut seen, mut wrong) = (0, Vec::new());
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_none_or(|extension| extension != "jinja") {
+        if path
+            .extension()
+            .is_none_or(|extension| extension != "jinja")
+        {
             continue;
         }
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let source = std::fs::read_to_string(&path).unwrap();
-        let cases: Value = serde_json::from_str(&std::fs::read_to_string(path.with_extension("json")).unwrap()).unwrap();
+        let cases: Value =
+            serde_json::from_str(&std::fs::read_to_string(path.with_extension("json")).unwrap())
+                .unwrap();
         let cases = cases.as_object().unwrap();
         seen += cases.len();
         match ChatTemplate::compile(&source, tokens()) {
@@ -84,7 +120,12 @@ fn every_shared_case_renders_as_in_transformers() {
             Err(error) => wrong.push(format!("{name}: {error}")),
         }
     }
-    assert!(wrong.is_empty(), "{} of {seen} cases differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {seen} cases differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
     assert!(seen >= 400, "only {seen} cases were found");
     println!("{seen} of {seen} cases agree");
 }

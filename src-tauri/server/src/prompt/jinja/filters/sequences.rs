@@ -15,7 +15,10 @@ fn generator(items: Vec<Value>) -> Result {
 }
 
 /// A stable sort whose comparison may fail; never panics, whatever the comparison says.
-pub(crate) fn sorted<T: Clone>(items: Vec<T>, mut less: impl FnMut(&T, &T) -> Result<bool>) -> Result<Vec<T>> {
+pub(crate) fn sorted<T: Clone>(
+    items: Vec<T>,
+    mut less: impl FnMut(&T, &T) -> Result<bool>,
+) -> Result<Vec<T>> {
     let mut sorted = items;
     let mut width = 1;
     while width < sorted.len() {
@@ -64,7 +67,12 @@ fn by_path(value: &Value, path: Option<&Value>, default: Option<&Value>) -> Resu
 }
 
 /// The key by which values are sorted, grouped and told apart.
-fn sort_key(value: &Value, path: Option<&Value>, case_sensitive: bool, default: Option<&Value>) -> Result {
+fn sort_key(
+    value: &Value,
+    path: Option<&Value>,
+    case_sensitive: bool,
+    default: Option<&Value>,
+) -> Result {
     let key = by_path(value, path, default)?;
     match key.as_str() {
         Some(s) if !case_sensitive => {
@@ -75,13 +83,27 @@ fn sort_key(value: &Value, path: Option<&Value>, case_sensitive: bool, default: 
     }
 }
 
-fn keyed(value: &Value, path: Option<&Value>, case_sensitive: bool, default: Option<&Value>) -> Result<Vec<(Value, Value)>> {
-    iterate(value)?.into_iter().map(|item| Ok((sort_key(&item, path, case_sensitive, default)?, item))).collect()
+fn keyed(
+    value: &Value,
+    path: Option<&Value>,
+    case_sensitive: bool,
+    default: Option<&Value>,
+) -> Result<Vec<(Value, Value)>> {
+    iterate(value)?
+        .into_iter()
+        .map(|item| Ok((sort_key(&item, path, case_sensitive, default)?, item)))
+        .collect()
 }
 
 fn sort_keyed(items: Vec<(Value, Value)>, reverse: bool) -> Result<Vec<(Value, Value)>> {
     // Python's reversed sort keeps equal items in their order.
-    sorted(items, |a, b| if reverse { ops::less(&b.0, &a.0) } else { ops::less(&a.0, &b.0) })
+    sorted(items, |a, b| {
+        if reverse {
+            ops::less(&b.0, &a.0)
+        } else {
+            ops::less(&a.0, &b.0)
+        }
+    })
 }
 
 pub(super) fn length(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
@@ -95,7 +117,12 @@ pub(super) fn length(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
         Py::Dict(dict) => dict.map.len(),
         Py::Seq(seq) if seq.kind != SeqKind::Generator => seq.items().len(),
         Py::Other if value.len().is_some() && value.try_iter().is_ok() => value.len().unwrap_or(0),
-        _ => return Err(fail(format!("object of type '{}' has no len()", type_name(value)))),
+        _ => {
+            return Err(fail(format!(
+                "object of type '{}' has no len()",
+                type_name(value)
+            )));
+        }
     }))
 }
 
@@ -117,7 +144,9 @@ pub(super) fn last(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
     args.none()?;
     match py(value) {
         Py::Str(s) => Ok(s.chars().next_back().map(Value::from).unwrap_or_default()),
-        Py::Seq(seq) if seq.kind == SeqKind::Generator => Err(fail("'generator' object is not reversible")),
+        Py::Seq(seq) if seq.kind == SeqKind::Generator => {
+            Err(fail("'generator' object is not reversible"))
+        }
         Py::Seq(seq) => Ok(seq.items().last().cloned().unwrap_or_default()),
         _ => Ok(iterate(value)?.last().cloned().unwrap_or_default()),
     }
@@ -160,7 +189,10 @@ pub(super) fn items(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
 pub(super) fn dictsort(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
     let [case_sensitive, by, reverse] = args.bind(["case_sensitive", "by", "reverse"])?;
     let Py::Dict(dict) = py(value) else {
-        return Err(fail(format!("'{} object' has no attribute 'items'", type_name(value))));
+        return Err(fail(format!(
+            "'{} object' has no attribute 'items'",
+            type_name(value)
+        )));
     };
     let index = match by.as_ref().map(|by| by.as_str()) {
         None | Some(Some("key")) => 0,
@@ -169,22 +201,34 @@ pub(super) fn dictsort(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
     };
     let case_sensitive = flag(case_sensitive, false);
     let pairs = access::pairs(dict)?.into_iter();
-    let keyed = pairs.map(|pair| Ok((sort_key(&pair, Some(&Value::from(index)), case_sensitive, None)?, pair)));
+    let keyed = pairs.map(|pair| {
+        Ok((
+            sort_key(&pair, Some(&Value::from(index)), case_sensitive, None)?,
+            pair,
+        ))
+    });
     let sorted = sort_keyed(keyed.collect::<Result<_>>()?, flag(reverse, false))?;
     new_list(sorted.into_iter().map(|(_, pair)| pair).collect())
 }
 
 pub(super) fn sort(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
-    let [reverse, case_sensitive, attribute] = args.bind(["reverse", "case_sensitive", "attribute"])?;
+    let [reverse, case_sensitive, attribute] =
+        args.bind(["reverse", "case_sensitive", "attribute"])?;
     let case_sensitive = flag(case_sensitive, false);
     // Several attributes are compared one after the other.
     let paths: Vec<Value> = match attribute.as_ref().and_then(Value::as_str) {
         Some(paths) => paths.split(',').map(Value::from).collect(),
         None => vec![attribute.unwrap_or_default()],
     };
-    let paths: Vec<Option<&Value>> = paths.iter().map(|path| Some(path).filter(|path| !path.is_undefined())).collect();
+    let paths: Vec<Option<&Value>> = paths
+        .iter()
+        .map(|path| Some(path).filter(|path| !path.is_undefined()))
+        .collect();
     let keyed = iterate(value)?.into_iter().map(|item| {
-        let keys = paths.iter().map(|path| sort_key(&item, *path, case_sensitive, None)).collect::<Result<Vec<_>>>()?;
+        let keys = paths
+            .iter()
+            .map(|path| sort_key(&item, *path, case_sensitive, None))
+            .collect::<Result<Vec<_>>>()?;
         Ok((new_list(keys)?, item))
     });
     let sorted = sort_keyed(keyed.collect::<Result<_>>()?, flag(reverse, false))?;
@@ -235,9 +279,15 @@ pub(super) fn sum(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
 }
 
 pub(super) fn groupby(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
-    let [attribute, default, case_sensitive] = args.bind(["attribute", "default", "case_sensitive"])?;
+    let [attribute, default, case_sensitive] =
+        args.bind(["attribute", "default", "case_sensitive"])?;
     let attribute = required(attribute, "attribute")?;
-    let keyed = keyed(value, Some(&attribute), flag(case_sensitive, false), default.as_ref())?;
+    let keyed = keyed(
+        value,
+        Some(&attribute),
+        flag(case_sensitive, false),
+        default.as_ref(),
+    )?;
     let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
     for (key, item) in sort_keyed(keyed, false)? {
         match groups.last_mut() {
@@ -247,7 +297,9 @@ pub(super) fn groupby(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
     }
     let groups = groups.into_iter().map(|(_, members)| {
         // The key as the first member has it, not in lower case.
-        let grouper = members.first().map_or(Ok(Value::UNDEFINED), |item| by_path(item, Some(&attribute), default.as_ref()))?;
+        let grouper = members.first().map_or(Ok(Value::UNDEFINED), |item| {
+            by_path(item, Some(&attribute), default.as_ref())
+        })?;
         seq(SeqKind::Group, vec![grouper, new_list(members)?])
     });
     new_list(groups.collect::<Result<_>>()?)
@@ -256,7 +308,9 @@ pub(super) fn groupby(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
 pub(super) fn batch(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
     let [linecount, fill_with] = args.bind(["linecount", "fill_with"])?;
     let size = optional_integer(Some(required(linecount, "linecount")?), "linecount")?;
-    let size = size.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+    let size = size
+        .and_then(|n| usize::try_from(n).ok())
+        .filter(|n| *n > 0);
     let size = size.ok_or_else(|| fail("batch needs a size above 0"))?;
     let fill_with = fill_with.filter(|fill| !fill.is_none());
     let rows = iterate(value)?;
@@ -274,7 +328,9 @@ pub(super) fn batch(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
 pub(super) fn slice(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
     let [slices, fill_with] = args.bind(["slices", "fill_with"])?;
     let slices = optional_integer(Some(required(slices, "slices")?), "slices")?;
-    let slices = slices.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+    let slices = slices
+        .and_then(|n| usize::try_from(n).ok())
+        .filter(|n| *n > 0);
     let slices = slices.ok_or_else(|| fail("slice needs a number of slices above 0"))?;
     limits::count_items(slices)?;
     let fill_with = fill_with.filter(|fill| !fill.is_none());
@@ -299,17 +355,32 @@ pub(super) fn attr(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
     let name = required(name, "name")?;
     // Unlike `value.name`, an attribute only, never an item.
     match py(value) {
-        Py::Undefined => Err(fail("a value that the chat template reads from is undefined")),
+        Py::Undefined => Err(fail(
+            "a value that the chat template reads from is undefined",
+        )),
         Py::Dict(_) => Ok(Value::UNDEFINED),
         _ => access::attribute(value, string_arg(&name, "name")?, ""),
     }
 }
 
 pub(super) fn map(state: &State<'_, '_>, value: &Value, args: Args) -> Result {
+    // As in Jinja2, nothing to map is not looked at, be it `none` or 0.
+    if !value.is_true() {
+        return generator(Vec::new());
+    }
     let items = iterate(value)?;
     if let Some((_, attribute)) = args.named.iter().find(|(name, _)| name == "attribute") {
-        let default = args.named.iter().find(|(name, _)| name == "default").map(|(_, value)| value);
-        return generator(items.iter().map(|item| by_path(item, Some(attribute), default)).collect::<Result<_>>()?);
+        let default = args
+            .named
+            .iter()
+            .find(|(name, _)| name == "default")
+            .map(|(_, value)| value);
+        return generator(
+            items
+                .iter()
+                .map(|item| by_path(item, Some(attribute), default))
+                .collect::<Result<_>>()?,
+        );
     }
     let Some((name, rest)) = args.positional.split_first() else {
         return Err(fail("map requires a filter argument"));
@@ -321,7 +392,12 @@ pub(super) fn map(state: &State<'_, '_>, value: &Value, args: Args) -> Result {
     let mut values = vec![Value::UNDEFINED];
     values.extend_from_slice(rest);
     if !args.named.is_empty() {
-        values.push(Value::from(args.named.iter().cloned().collect::<minijinja::value::Kwargs>()));
+        values.push(Value::from(
+            args.named
+                .iter()
+                .cloned()
+                .collect::<minijinja::value::Kwargs>(),
+        ));
     }
     let mapped = items.into_iter().map(|item| {
         values[0] = item;
@@ -347,9 +423,15 @@ pub(super) fn rejectattr(_: &State<'_, '_>, value: &Value, args: Args) -> Result
 }
 
 fn choose(value: &Value, args: Args, by_attribute: bool, wanted: bool) -> Result {
+    if !value.is_true() {
+        return generator(Vec::new());
+    }
     let mut rest = args.positional.into_iter();
     let path = if by_attribute {
-        Some(rest.next().ok_or_else(|| fail("Missing parameter for attribute name"))?)
+        Some(
+            rest.next()
+                .ok_or_else(|| fail("Missing parameter for attribute name"))?,
+        )
     } else {
         None
     };
