@@ -329,6 +329,16 @@ impl Sequence {
             },
             total: self.request.arrived.elapsed(),
         };
+        tracing::info!(
+            model = self.info.key,
+            prompt_tokens = usage.prompt_tokens,
+            completion_tokens = usage.completion_tokens,
+            ttft_seconds = usage.time_to_first_token.as_secs_f64(),
+            prompt_tokens_per_second = usage.prompt_tokens_per_second(),
+            generation_tokens_per_second = usage.generation_tokens_per_second(),
+            reason = ?reason,
+            "request answered"
+        );
         self.send(GenerationEvent::Finished { reason, usage });
         self.phase = Phase::Done;
     }

@@ -2,7 +2,8 @@
 
 use axum::{
     Json,
-    http::{HeaderValue, Method, StatusCode, Uri, header},
+    extract::OriginalUri,
+    http::{HeaderValue, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use headstart_engine::error::EngineError;
@@ -154,11 +155,12 @@ impl From<EngineError> for ApiError {
 impl From<LookupError> for ApiError {
     fn from(error: LookupError) -> Self {
         match error {
-            LookupError::Unknown(known) if known.is_empty() => Self::not_found(
+            LookupError::Unknown { known, .. } if known.is_empty() => Self::not_found(
                 "There is no model yet. Put a .gguf file or a model folder into one of the model folders (see `headstart models`).",
             ),
-            LookupError::Unknown(known) => {
-                Self::not_found(format!("There is no such model. Available: {}.", known.join(", ")))
+            LookupError::Unknown { name, known } => {
+                let name: String = name.chars().take(100).collect();
+                Self::not_found(format!("There is no model \"{name}\". Available: {}.", known.join(", ")))
             }
             LookupError::Ambiguous(ids) => Self::not_found(format!(
                 "Several models have this name; use one of: {}.",
@@ -182,7 +184,7 @@ impl From<PromptError> for ApiError {
 }
 
 /// 404 for unknown API paths.
-pub(super) async fn not_found(method: Method, uri: Uri) -> ApiError {
+pub(super) async fn not_found(method: Method, OriginalUri(uri): OriginalUri) -> ApiError {
     ApiError::not_found(format!(
         "There is no {method} {} here. The API is under /v1: chat/completions, completions, models.",
         uri.path()
@@ -190,7 +192,10 @@ pub(super) async fn not_found(method: Method, uri: Uri) -> ApiError {
 }
 
 /// 405 for known API paths.
-pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
+pub(super) async fn method_not_allowed(
+    method: Method,
+    OriginalUri(uri): OriginalUri,
+) -> ApiError {
     ApiError::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "invalid_request_error",

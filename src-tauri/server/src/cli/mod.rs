@@ -7,7 +7,7 @@ mod render;
 mod run;
 mod serve;
 
-use std::{net::IpAddr, path::PathBuf, process::ExitCode};
+use std::{io::IsTerminal, net::IpAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 use headstart_engine::{
@@ -112,6 +112,7 @@ pub fn main() -> ExitCode {
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .try_init();
     match dispatch(cli) {
@@ -167,14 +168,14 @@ fn find_model(options: &ServeOptions, name: &str) -> Result<ModelEntry, Failure>
         .find(name)
         .map_err(|error| {
             Failure(match error {
-                LookupError::Unknown(known) if known.is_empty() => {
+                LookupError::Unknown { known, .. } if known.is_empty() => {
                     let folders: Vec<String> = model_folders(options)
                         .iter()
                         .map(|f| f.display().to_string())
                         .collect();
                     format!("there is no model yet; looked in {}", folders.join(", "))
                 }
-                LookupError::Unknown(known) => format!(
+                LookupError::Unknown { known, .. } => format!(
                     "there is no model \"{name}\"; available: {}",
                     known.join(", ")
                 ),

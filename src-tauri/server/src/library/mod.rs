@@ -27,8 +27,13 @@ pub struct ModelEntry {
 /// Why a name is not a usable model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LookupError {
-    /// No such model; the names that there are.
-    Unknown(Vec<String>),
+    /// No such model.
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The names that there are.
+        known: Vec<String>,
+    },
     /// Several models end in this name.
     Ambiguous(Vec<String>),
     /// It is there but cannot be used: the reason.
@@ -130,13 +135,14 @@ impl Library {
             exact
         };
         match found.as_slice() {
-            [] => Err(LookupError::Unknown(
-                entries
+            [] => Err(LookupError::Unknown {
+                name: name.to_string(),
+                known: entries
                     .iter()
                     .filter(|entry| entry.status.is_ok())
                     .map(|entry| entry.id.clone())
                     .collect(),
-            )),
+            }),
             [entry] => match &entry.status {
                 Ok(_) => Ok((*entry).clone()),
                 Err(reason) => Err(LookupError::Broken {
