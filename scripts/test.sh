@@ -14,6 +14,7 @@ shared=${HEADSTART_SHARED:-$REPO/../shared}
 model_dir=${HEADSTART_MODEL_DIR:-$(default_model_dir)}
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
+export HEADSTART_STARTER_GGUF=${HEADSTART_STARTER_GGUF:-$model_dir/HuggingFaceTB/SmolLM2-135M-Instruct.Q4_1.gguf}
 passed=0 failed=0 skipped=0
 table=()
 

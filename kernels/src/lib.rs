@@ -8,8 +8,10 @@
 //! work with, instead of waking the pool from outside each time.
 
 pub mod attention;
+pub mod causal_conv;
 mod cpu;
 mod element;
+pub mod gated_delta;
 pub mod norm;
 pub mod quantized;
 pub mod rope;
@@ -20,8 +22,10 @@ mod tensor;
 mod testing;
 
 pub use attention::attention;
+pub use causal_conv::causal_conv1d_silu;
 pub use cpu::{CpuPath, in_pool, with_path};
 pub use element::Element;
+pub use gated_delta::{decay_and_beta, gated_delta, gated_rms_norm, sigmoid_mul};
 pub use norm::{add_rms_norm, rms_norm};
 pub use quantized::{ActivationPrecision, AffineParams, GgufQuant, PackedMatrix};
 pub use rope::rope;

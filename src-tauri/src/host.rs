@@ -23,7 +23,11 @@ async fn start_server() -> Result<RunningServer, Box<dyn std::error::Error + Sen
         Some(path) => Settings::read(&path)?,
         None => Settings::default(),
     };
-    Ok(serve::start(ServeOptions { settings, model_dirs: Vec::new() }).await?)
+    Ok(serve::start(ServeOptions {
+        settings,
+        model_dirs: Vec::new(),
+    })
+    .await?)
 }
 
 /// Owns the running server. All methods may be called from any thread.
@@ -40,8 +44,14 @@ struct Inner {
 impl Host {
     /// A host that has not started its server yet. `on_change` is told every new state, outside any lock.
     pub fn new(on_change: impl Fn(&ServerState) + Send + Sync + 'static) -> Self {
-        let inner = Inner { state: ServerState::Stopped, server: None };
-        Self { on_change: Box::new(on_change), inner: Mutex::new(inner) }
+        let inner = Inner {
+            state: ServerState::Stopped,
+            server: None,
+        };
+        Self {
+            on_change: Box::new(on_change),
+            inner: Mutex::new(inner),
+        }
     }
 
     /// What the server is doing.

@@ -51,10 +51,16 @@ pub fn run() -> tauri::Result<()> {
 
 /// `HEADSTART_LOG` chooses what is logged, as for the command line `headstart`.
 fn log_to_stderr() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("HEADSTART_LOG")
-        .unwrap_or_else(|_| "warn,headstart_app=info,headstart_server=info,headstart_engine=info".into());
+    let filter =
+        tracing_subscriber::EnvFilter::try_from_env("HEADSTART_LOG").unwrap_or_else(|_| {
+            "warn,headstart_app=info,headstart_server=info,headstart_engine=info".into()
+        });
     // Fails only where a subscriber exists already; that one stays then.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .try_init();
 }
 
 fn on_event<R: Runtime>(app: &AppHandle<R>, event: RunEvent) {

@@ -1,4 +1,7 @@
 //! Helpers of the whole-system tests.
 
+pub mod client;
 pub mod golden;
 pub mod locate;
+pub mod models;
+pub mod server;

@@ -1,4 +1,4 @@
-//! The dense families against transformers, on tiny random models.
+//! The model families against transformers, on tiny random models.
 
 use candle_core::{DType, Device, Tensor};
 use headstart_engine::{
@@ -11,7 +11,14 @@ use headstart_tests::{
     locate::fixtures,
 };
 
-const MODELS: [&str; 3] = ["llama-tiny", "llama3-scaled-tiny", "qwen3-tiny"];
+const MODELS: [&str; 6] = [
+    "llama-tiny",
+    "llama3-scaled-tiny",
+    "qwen3-tiny",
+    "qwen35-dense-tiny",
+    "qwen35-moe-tiny",
+    "qwen35-vl-tiny",
+];
 const TOLERANCE: f32 = 1e-4;
 
 fn load(name: &str) -> (Box<dyn Model>, Golden) {
@@ -185,12 +192,12 @@ fn restoring_a_snapshot_equals_never_having_stopped() {
         let rest = Positions::contiguous(80, 70);
         let straight = forward(model.as_ref(), &mut cache, &ids[80..], &rest);
         // Something else runs in between, in this cache and, restored, in another one.
-        cache.trim(10);
+        cache.clear();
         forward(
             model.as_ref(),
             &mut cache,
             &ids[..50],
-            &Positions::contiguous(10, 50),
+            &Positions::contiguous(0, 50),
         );
         for mut cache in [cache, model.new_cache()] {
             cache.restore(&snapshot).unwrap();
@@ -218,7 +225,7 @@ fn low_precision_stays_low() {
             let positions = Positions::selected(golden.ids("sparse_selected")).unwrap();
             let tokens: Vec<u32> = golden.ids("sparse_full_ids")[..30].to_vec();
             forward(model.as_ref(), &mut cache, &tokens, &positions);
-            assert_eq!(cache.bytes(), model.cache_bytes_per_token() * 256);
+            assert_eq!(cache.bytes(), model.cache_bytes_per_token() * 256 + model.state_bytes());
             let ids = golden.ids("ids_70");
             let logits = forward(
                 model.as_ref(),

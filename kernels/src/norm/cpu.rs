@@ -1,7 +1,7 @@
 use rayon::prelude::*;
 
 use crate::quantized::BlockDot;
-use crate::simd::{Simd, SimdOp, dispatch};
+use crate::simd::{Simd, SimdOp, dispatch, widen};
 use crate::{CpuPath, Element};
 
 /// Elements widened at a time.
@@ -16,7 +16,7 @@ const TASK: usize = 1 << 15;
 pub fn rms_norm_slice<T: Element>(x: &[T], weight: &[T], eps: f32, out: &mut [T]) {
     let k = weight.len();
     assert!(
-        x.len() == out.len() && x.len() % k == 0,
+        x.len() == out.len() && x.len().is_multiple_of(k),
         "rms_norm: slices of the wrong lengths"
     );
     let path = CpuPath::current();
@@ -62,12 +62,12 @@ pub fn add_rms_norm_slice<T: Element>(
     let k = weight.len();
     let fits = x.len() == residual.len() && x.len() == sum.len() && x.len() == normed.len();
     assert!(
-        fits && x.len() % k == 0,
+        fits && x.len().is_multiple_of(k),
         "add_rms_norm: slices of the wrong lengths"
     );
     let path = CpuPath::current();
     let span = (TASK / k).max(1) * k;
-    let work = |(((x, residual), sum), out): (((&[T], &[T]), &mut [T]), &mut [T])| {
+    let work = |x: &[T], residual: &[T], sum: &mut [T], out: &mut [T]| {
         dispatch(
             path,
             Add {
@@ -87,13 +87,13 @@ pub fn add_rms_norm_slice<T: Element>(
         );
     };
     if x.len() <= span {
-        return work((((x, residual), sum), normed));
+        return work(x, residual, sum, normed);
     }
     x.par_chunks(span)
         .zip(residual.par_chunks(span))
         .zip(sum.par_chunks_mut(span))
         .zip(normed.par_chunks_mut(span))
-        .for_each(work);
+        .for_each(|(((x, residual), sum), out)| work(x, residual, sum, out));
 }
 
 struct RmsNorm<'a, T> {
@@ -115,7 +115,7 @@ impl<T: Element> SimdOp for RmsNorm<'_, T> {
             unsafe {
                 let mut squares = S::row_splat(0.0);
                 for x in x.chunks(CHUNK) {
-                    T::widen(x, &mut a[..x.len()]);
+                    widen::<S, T>(x, &mut a);
                     a[x.len()..].fill(0.0);
                     for i in (0..x.len()).step_by(16) {
                         for (v, squares) in squares.as_mut().iter_mut().enumerate() {
@@ -134,8 +134,8 @@ impl<T: Element> SimdOp for RmsNorm<'_, T> {
                     .zip(self.weight.chunks(CHUNK))
                     .zip(out.chunks_mut(CHUNK));
                 for ((x, weight), out) in chunks {
-                    T::widen(x, &mut a[..x.len()]);
-                    T::widen(weight, &mut b[..x.len()]);
+                    widen::<S, T>(x, &mut a);
+                    widen::<S, T>(weight, &mut b);
                     for i in (0..x.len()).step_by(S::N) {
                         let at = a.as_mut_ptr().add(i);
                         S::store(
@@ -168,8 +168,11 @@ impl<T: Element> SimdOp for Add<'_, T> {
             .zip(self.residual.chunks(CHUNK))
             .zip(self.out.chunks_mut(CHUNK));
         for ((x, residual), out) in chunks {
-            T::widen(x, &mut a[..x.len()]);
-            T::widen(residual, &mut b[..x.len()]);
+            // SAFETY: this code is compiled for `S`.
+            unsafe {
+                widen::<S, T>(x, &mut a);
+                widen::<S, T>(residual, &mut b);
+            }
             for (a, b) in a.iter_mut().zip(&b) {
                 *a += b;
             }

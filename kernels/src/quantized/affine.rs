@@ -75,7 +75,7 @@ impl PackedMatrix {
                 "affine weights have 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128, not {bits} in {group}"
             );
         }
-        if n == 0 || k == 0 || k % group != 0 {
+        if n == 0 || k == 0 || !k.is_multiple_of(group) {
             candle_core::bail!("an affine matrix [{n}, {k}] needs rows of whole groups of {group}");
         }
         // Groups are multiples of 32, so a row's bits fill whole words.

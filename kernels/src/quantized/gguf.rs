@@ -205,7 +205,7 @@ impl PackedMatrix {
     /// If `k` is no multiple of the type's block length, or the number of bytes is not that of `n * k` elements.
     pub fn from_gguf(quant: GgufQuant, bytes: &[u8], n: usize, k: usize) -> Result<Self> {
         let row_bytes = k / quant.block_len() * quant.block_bytes();
-        if k == 0 || k % quant.block_len() != 0 || n == 0 {
+        if k == 0 || !k.is_multiple_of(quant.block_len()) || n == 0 {
             candle_core::bail!(
                 "a {quant:?} matrix [{n}, {k}] needs rows of whole blocks of {}",
                 quant.block_len()

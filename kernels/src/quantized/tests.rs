@@ -459,14 +459,31 @@ fn affine_weights_are_what_mlx_says() {
                     .to_vec1()
                     .unwrap();
                 let want: Vec<f32> = get("product_f32").flatten_all().unwrap().to_vec1().unwrap();
+                // MLX rounded the product of scale and code, and the weight, to the dtype before it multiplied.
                 let step = match dtype {
-                    DType::F32 => 1e-5,
-                    DType::F16 => 2e-3,
-                    _ => 1.6e-2,
+                    DType::F32 => 1e-6,
+                    DType::F16 => 2f32.powi(-11),
+                    _ => 2f32.powi(-8),
                 };
-                for (have, want) in product.iter().zip(want) {
+                let largest = |t: &Tensor| {
+                    to_f64(&t.flatten_all().unwrap().to_vec1().unwrap())
+                        .iter()
+                        .fold(0.0, |a: f64, b| a.max(b.abs()))
+                };
+                let weight = largest(&wide.to_dtype(DType::F32).unwrap()) as f32;
+                let x = x
+                    .to_dtype(DType::F32)
+                    .unwrap()
+                    .abs()
+                    .unwrap()
+                    .sum(1)
+                    .unwrap()
+                    .to_vec1::<f32>()
+                    .unwrap();
+                for (i, (have, want)) in product.iter().zip(want).enumerate() {
+                    let bound = step * weight * x[i / n];
                     assert!(
-                        (have - want).abs() <= step * want.abs().max(1.0),
+                        (have - want).abs() <= bound,
                         "{name}, {bits} bits in {group}: {have}, not {want}"
                     );
                 }

@@ -1,7 +1,7 @@
 use rayon::prelude::*;
 
 use crate::quantized::BlockDot;
-use crate::simd::{Simd, SimdOp, dispatch};
+use crate::simd::{Simd, SimdOp, dispatch, widen};
 use crate::{CpuPath, Element};
 
 /// Pairs widened at a time.
@@ -87,8 +87,11 @@ impl<T: Element> SimdOp for Rope<'_, T> {
                 let x = &self.x[token * token_stride + head * head_stride..][..dim];
                 for from in (0..half).step_by(CHUNK) {
                     let len = CHUNK.min(half - from);
-                    T::widen(&x[from..][..len], &mut a[..len]);
-                    T::widen(&x[half + from..][..len], &mut b[..len]);
+                    // SAFETY: this code is compiled for `S`.
+                    unsafe {
+                        widen::<S, T>(&x[from..][..len], &mut a);
+                        widen::<S, T>(&x[half + from..][..len], &mut b);
+                    }
                     let angles = cos[from..][..len].iter().zip(&sin[from..][..len]);
                     for ((a, b), (cos, sin)) in a.iter_mut().zip(&mut b).zip(angles) {
                         (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);

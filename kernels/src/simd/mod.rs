@@ -19,8 +19,10 @@ pub(crate) use portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
-use crate::CpuPath;
+use candle_core::DType;
+
 use crate::quantized::BlockDot;
+use crate::{CpuPath, Element};
 
 /// A vector of [`Simd::N`] f32 and the operations that the kernels need.
 ///
@@ -63,6 +65,30 @@ pub(crate) trait Simd: Copy {
     unsafe fn load_u8(from: *const u8) -> Self::V;
     /// `N` signed bytes.
     unsafe fn load_i8(from: *const i8) -> Self::V;
+}
+
+/// Widens `source` into the first elements of `target`, as [`Element::widen`] but with this path's own instructions.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn widen<S: Simd, T: Element>(source: &[T], target: &mut [f32]) {
+    // Only f16 gains: the other types' conversions become vector code by themselves.
+    if T::DTYPE != DType::F16 {
+        return T::widen(source, &mut target[..source.len()]);
+    }
+    let target = &mut target[..source.len()];
+    let whole = source.len() / S::N * S::N;
+    for i in (0..whole).step_by(S::N) {
+        // SAFETY: both slices hold `S::N` elements from `i` on, and T is f16, which has the layout of u16.
+        unsafe {
+            S::store(
+                target.as_mut_ptr().add(i),
+                S::load_f16(source.as_ptr().add(i).cast()),
+            )
+        };
+    }
+    T::widen(&source[whole..], &mut target[whole..]);
 }
 
 /// A kernel, generic over the instruction set.

@@ -1,7 +1,7 @@
 use rayon::prelude::*;
 
 use crate::quantized::BlockDot;
-use crate::simd::{Simd, SimdOp, dispatch, math};
+use crate::simd::{Simd, SimdOp, dispatch, math, widen};
 use crate::{CpuPath, Element};
 
 /// Elements widened at a time.
@@ -34,7 +34,7 @@ pub fn swiglu_slice<T: Element>(gate: &[T], up: &[T], out: &mut [T]) {
 /// If `half` is 0 or the lengths do not fit.
 pub fn swiglu_fused_slice<T: Element>(gate_up: &[T], half: usize, out: &mut [T]) {
     assert!(
-        gate_up.len() == 2 * out.len() && out.len() % half == 0,
+        gate_up.len() == 2 * out.len() && out.len().is_multiple_of(half),
         "swiglu: slices of the wrong lengths"
     );
     let path = CpuPath::current();
@@ -72,8 +72,11 @@ impl<T: Element> SimdOp for Swiglu<'_, T> {
             .zip(self.up.chunks(CHUNK))
             .zip(self.out.chunks_mut(CHUNK))
         {
-            T::widen(gate, &mut g[..gate.len()]);
-            T::widen(up, &mut u[..up.len()]);
+            // SAFETY: this code is compiled for `S`.
+            unsafe {
+                widen::<S, T>(gate, &mut g);
+                widen::<S, T>(up, &mut u);
+            }
             for i in (0..gate.len()).step_by(S::N) {
                 // SAFETY: the buffers hold a whole number of vectors.
                 unsafe {

@@ -8,13 +8,13 @@ use std::{
 use candle_core::{DType, Device};
 
 use crate::{
-    config::{ConfigSource, DecoderConfig, Key},
+    config::{ConfigSource, DecoderConfig, Key, attention_layers},
     device::compute_dtype,
     error::ModelError,
     gguf::GgufFile,
     models::{Family, Model},
     tokenizer::Tokenizer,
-    weights::{GgufSource, Precision, SafetensorsSource, Source, TensorSummary, Weights},
+    weights::{QuantizationConfig, GgufSource, Precision, SafetensorsSource, Source, TensorSummary, Weights},
 };
 
 /// How a model is placed and computed.
@@ -58,6 +58,7 @@ pub struct Checkpoint {
     path: PathBuf,
     config: ConfigSource,
     family: Family,
+    quantization: QuantizationConfig,
 }
 
 const CONTEXT_LENGTH: Key = Key::new("max_position_embeddings", "context_length");
@@ -77,23 +78,12 @@ impl Checkpoint {
             ConfigSource::from_gguf(open_gguf(path)?)?
         };
         let family = Family::of(&config)?;
-        for key in ["quantization", "quantization_config"] {
-            if let Some(quantization) = config.json(key) {
-                let method = quantization
-                    .get("quant_method")
-                    .and_then(|m| m.as_str())
-                    .unwrap_or("MLX");
-                return Err(ModelError::unsupported(
-                    config.path(),
-                    format!("{method} quantization (\"{key}\")"),
-                    "unquantized safetensors (F32, F16, BF16) and quantized GGUF files",
-                ));
-            }
-        }
+        let quantization = mlx_quantization(&config)?;
         Ok(Self {
             path: path.to_path_buf(),
             config,
             family,
+            quantization,
         })
     }
 
@@ -128,7 +118,10 @@ impl Checkpoint {
     fn source(&self) -> Result<Source, ModelError> {
         match &self.config {
             ConfigSource::Json { .. } => {
-                Ok(Source::Safetensors(SafetensorsSource::open(&self.path)?))
+                Ok(Source::Safetensors(SafetensorsSource::open(
+                    &self.path,
+                    self.quantization.clone(),
+                )?))
             }
             ConfigSource::Gguf { file, .. } => {
                 let heads = if self.family.gguf_interleaves_heads {
@@ -186,9 +179,11 @@ impl Checkpoint {
     /// # Errors
     /// When the configuration is wrong or a weight file is missing or corrupt.
     pub fn cache_bytes_per_token(&self, device: &Device) -> Result<usize, ModelError> {
-        let dtype = default_dtype(&self.source()?, device);
+        let element = default_dtype(&self.source()?, device).size_in_bytes();
         let config = DecoderConfig::read(&self.config, false)?;
-        Ok(config.kv_bytes_per_token(dtype.size_in_bytes()))
+        let layers = attention_layers(&self.config, config.num_layers)?;
+        let attention = layers.iter().filter(|attention| **attention).count();
+        Ok(2 * attention * config.num_kv_heads * config.head_dim * element)
     }
 
     /// Loads the weights onto `device`.
@@ -206,6 +201,23 @@ impl Checkpoint {
             .unwrap_or_else(|| default_dtype(&source, device));
         let weights = Weights::new(source, device.clone(), dtype, options.precision);
         self.family.load(&self.config, &weights)
+    }
+}
+
+/// The affine quantization that an MLX checkpoint declares; other methods are refused, but for block-scaled FP8, which its tensors'
+/// type shows.
+fn mlx_quantization(config: &ConfigSource) -> Result<QuantizationConfig, ModelError> {
+    let Some(found) = config.json("quantization").or_else(|| config.json("quantization_config")) else {
+        return Ok(QuantizationConfig::default());
+    };
+    match found.get("quant_method").and_then(|method| method.as_str()) {
+        None => QuantizationConfig::read(found, config.path()),
+        Some("fp8") => Ok(QuantizationConfig::default()),
+        Some(method) => Err(ModelError::unsupported(
+            config.path(),
+            format!("the quantization method \"{method}\""),
+            "MLX's affine quantization, block-scaled fp8, unquantized safetensors, and GGUF files",
+        )),
     }
 }
 

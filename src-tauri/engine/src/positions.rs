@@ -2,10 +2,12 @@
 
 /// The positions of the tokens of one forward pass.
 ///
-/// `order` is the index of each token in the true prompt (ascending): attention is causal in it and rotary angles are taken from it.
+/// `order` is the index of each token in the true prompt (ascending): attention is causal in it. Rotary angles are taken from it too,
+/// or, for models with mRoPE, from three rows of their own (temporal, height, width), which are equal for text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Positions {
     order: Vec<u32>,
+    mrope: Option<[Vec<u32>; 3]>,
 }
 
 impl Positions {
@@ -13,6 +15,7 @@ impl Positions {
     pub fn contiguous(start: u32, len: usize) -> Self {
         Self {
             order: (start..).take(len).collect(),
+            mrope: None,
         }
     }
 
@@ -27,7 +30,27 @@ impl Positions {
                 pair[0], pair[1]
             ));
         }
-        Ok(Self { order })
+        Ok(Self { order, mrope: None })
+    }
+
+    /// The same tokens with three rows of rotary positions, one position a token each.
+    ///
+    /// # Errors
+    /// When a row has another length.
+    pub fn with_mrope(mut self, rows: [Vec<u32>; 3]) -> Result<Self, String> {
+        if let Some(row) = rows.iter().find(|row| row.len() != self.order.len()) {
+            return Err(format!("{} rotary positions do not fit {} tokens", row.len(), self.order.len()));
+        }
+        self.mrope = Some(rows);
+        Ok(self)
+    }
+
+    /// Rotary positions in row `axis`: 0 temporal, 1 height, 2 width.
+    pub fn rotary_row(&self, axis: usize) -> &[u32] {
+        match &self.mrope {
+            Some(rows) => &rows[axis.min(2)],
+            None => &self.order,
+        }
     }
 
     /// The number of tokens.

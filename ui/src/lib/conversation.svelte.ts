@@ -1,6 +1,6 @@
 // The chat's state: a list of turns, at most one of them being answered.
 
-import { ApiError, streamChat, type ChatMessage, type Usage } from './api'
+import { streamChat, type ChatMessage, type Usage } from './api'
 
 export type Turn = {
   id: number
@@ -17,8 +17,6 @@ export type Turn = {
 
 export class Conversation {
   turns = $state<Turn[]>([])
-  /** The last failure was a missing or wrong API key. */
-  needsKey = $state(false)
   #controller: AbortController | null = null
   #nextId = 1
 
@@ -67,14 +65,12 @@ export class Conversation {
         else turn.usage = event.usage
       }
       turn.state = 'done'
-      this.needsKey = false
     } catch (error) {
       if (controller.signal.aborted) {
         turn.state = 'stopped'
       } else {
         turn.state = 'failed'
         turn.error = error instanceof Error ? error.message : String(error)
-        this.needsKey = error instanceof ApiError && error.needsKey
       }
     } finally {
       if (this.#controller === controller) this.#controller = null

@@ -77,12 +77,12 @@ describe('Conversation', () => {
     expect(chat.messages('  ', 'two')).toEqual([{ role: 'user', content: 'two' }])
   })
 
-  it('knows when the key is the trouble', async () => {
+  it('keeps the words of a refusal', async () => {
     vi.stubGlobal('fetch', () => Promise.resolve(Response.json({ error: { message: 'key?' } }, { status: 401 })))
     const chat = new Conversation()
     await chat.send(ask('hi'))
-    expect(chat.turns[0]!.error).toBe('key?')
-    expect(chat.needsKey).toBe(true)
+    expect(chat.turns[0]).toMatchObject({ state: 'failed', error: 'key?' })
+    expect(chat.busy).toBe(false)
   })
 
   it('answers one prompt at a time', async () => {

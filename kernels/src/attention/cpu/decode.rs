@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::Call;
 use crate::Element;
 use crate::quantized::BlockDot;
-use crate::simd::{Simd, SimdOp, dispatch, math};
+use crate::simd::{Simd, SimdOp, dispatch, math, widen};
 
 /// Positions in a span. Spans are cut by position and not by index, so that a row is summed in the same parts however
 /// many queries run with it and wherever its cache begins.
@@ -129,7 +129,7 @@ impl<T: Element> SimdOp for Span<'_, T> {
             scratch,
             partial,
         } = self;
-        let (dim, padded, group) = (call.shape.dim, call.shape.padded(), call.shape.group());
+        let (padded, group) = (call.shape.padded(), call.shape.group());
         let rows = call.seen.len() * group;
         // Scores are written 16 at a time, so that a row's vectors may reach past its last key.
         let width = span.len().next_multiple_of(16) + 16;
@@ -142,7 +142,8 @@ impl<T: Element> SimdOp for Span<'_, T> {
         for first in span.clone().step_by(KEYS) {
             let keys = KEYS.min(span.end - first);
             for (i, to) in tile.chunks_exact_mut(padded).take(keys).enumerate() {
-                T::widen(call.key(kv, first + i), &mut to[..dim]);
+                // SAFETY: this code is compiled for `S`.
+                unsafe { widen::<S, T>(call.key(kv, first + i), to) };
             }
             for row in 0..rows {
                 let q = q[row * padded..].as_ptr();
@@ -171,7 +172,8 @@ impl<T: Element> SimdOp for Span<'_, T> {
         for first in span.clone().step_by(KEYS) {
             let keys = KEYS.min(span.end - first);
             for (i, to) in tile.chunks_exact_mut(padded).take(keys).enumerate() {
-                T::widen(call.value(kv, first + i), &mut to[..dim]);
+                // SAFETY: this code is compiled for `S`.
+                unsafe { widen::<S, T>(call.value(kv, first + i), to) };
             }
             for (row, partial) in partial.chunks_exact_mut(record).enumerate() {
                 let seen = &call.seen[row / group];

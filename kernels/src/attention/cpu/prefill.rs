@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::{Call, multiply_add};
 use crate::Element;
 use crate::quantized::BlockDot;
-use crate::simd::{Simd, SimdOp, dispatch, math};
+use crate::simd::{Simd, SimdOp, dispatch, math, widen};
 
 /// Keys in a tile.
 const KEYS: usize = 64;
@@ -113,11 +113,13 @@ impl<T: Element> SimdOp for Tile<'_, T> {
         for first in (start..end).step_by(KEYS) {
             let keys = KEYS.min(end - first);
             for i in 0..keys {
-                T::widen(call.key(kv, first + i), &mut wide[..dim]);
+                // SAFETY: this code is compiled for `S`.
+                unsafe { widen::<S, T>(call.key(kv, first + i), wide) };
                 for (d, v) in wide[..dim].iter().enumerate() {
                     keys_t[d * KEYS + i] = *v;
                 }
-                T::widen(call.value(kv, first + i), &mut values[i * padded..][..dim]);
+                // SAFETY: as above.
+                unsafe { widen::<S, T>(call.value(kv, first + i), &mut values[i * padded..]) };
             }
             // Rows of no further interest to the first queries of the tile, or not yet: see `own` below.
             scores.fill(0.0);

@@ -128,7 +128,7 @@ impl BlockDot for Avx2 {
             // What a pair of 16-bit sums is multiplied by when it is widened.
             let mut weight = [_mm256_set1_epi16(1); 2];
             unrolled!(Q in [0 1 2 3 4 5 6 7] {
-                if HALVES && Q % 4 == 0 {
+                if HALVES && Q.is_multiple_of(4) {
                     for (i, weight) in weight.iter_mut().enumerate() {
                         let sc = _mm_loadl_epi64(halves.add(Q * 4 + 8 * i).cast());
                         let wide = _mm256_cvtepi8_epi32(sc);
@@ -145,7 +145,7 @@ impl BlockDot for Avx2 {
                         } else {
                             _mm256_maddubs_epi16(code[i], x)
                         };
-                        let first = Q % depth == 0;
+                        let first = Q.is_multiple_of(depth);
                         sum16[r][i] = if first { pairs } else { _mm256_add_epi16(sum16[r][i], pairs) };
                         if Q % depth == depth - 1 {
                             let wide = _mm256_madd_epi16(sum16[r][i], weight[i]);

@@ -1,6 +1,6 @@
 //! All layers of one sequence, with the positions of the cached tokens.
 
-use super::{AttentionCache, AttentionCacheSpec, AttentionSnapshot};
+use super::{LayerCache, LayerCacheSpec, LayerSnapshot};
 use crate::{error::short_message, positions::Positions};
 
 /// The true positions of the cached tokens, ascending.
@@ -45,6 +45,9 @@ pub enum CacheError {
         /// The sequence's tokens.
         expected: usize,
     },
+    /// A recurrent layer cannot forget a part of its tokens.
+    #[error("a cache with recurrent layers cannot be trimmed; restore a snapshot instead")]
+    NotTrimmable,
     /// The device failed.
     #[error("{0}")]
     Device(String),
@@ -60,7 +63,7 @@ impl From<candle_core::Error> for CacheError {
 /// position of the next token is kept apart and never derived from a length.
 #[derive(Debug)]
 pub struct SequenceCache {
-    layers: Vec<AttentionCache>,
+    layers: Vec<LayerCache>,
     positions: CachedPositions,
     next_position: u32,
 }
@@ -68,45 +71,53 @@ pub struct SequenceCache {
 /// A deep copy of a whole sequence: all layers or none.
 #[derive(Debug, Clone)]
 pub struct SequenceSnapshot {
-    layers: Vec<AttentionSnapshot>,
+    layers: Vec<LayerSnapshot>,
     positions: CachedPositions,
     next_position: u32,
 }
 
 impl SequenceCache {
     /// An empty cache for layers of the given shapes.
-    pub fn new(specs: impl IntoIterator<Item = AttentionCacheSpec>) -> Self {
+    pub fn new(specs: impl IntoIterator<Item = LayerCacheSpec>) -> Self {
         Self {
-            layers: specs.into_iter().map(AttentionCache::new).collect(),
+            layers: specs.into_iter().map(LayerCache::new).collect(),
             positions: CachedPositions::default(),
             next_position: 0,
         }
     }
 
-    /// Tokens held, as the layers themselves say.
+    /// Tokens held, as the attention layers themselves say.
     ///
     /// # Errors
     /// When the layers disagree.
     pub fn token_count(&self) -> Result<usize, CacheError> {
         let expected = self.positions.0.len();
-        match self
-            .layers
-            .iter()
-            .enumerate()
-            .find(|(_, layer)| layer.len() != expected)
-        {
-            Some((layer, cache)) => Err(CacheError::Inconsistent {
-                layer,
-                found: cache.len(),
-                expected,
-            }),
-            None => Ok(expected),
+        for (layer, cache) in self.layers.iter().enumerate() {
+            if let Some(found) = cache.token_count()
+                && found != expected
+            {
+                return Err(CacheError::Inconsistent {
+                    layer,
+                    found,
+                    expected,
+                });
+            }
         }
+        Ok(expected)
     }
 
     /// The position that the next token takes.
     pub fn next_position(&self) -> u32 {
         self.next_position
+    }
+
+    /// How far the next position is ahead of the number of cached tokens: 0 after dense passes.
+    ///
+    /// # Errors
+    /// When the layers disagree about the number.
+    pub fn rope_delta(&self) -> Result<u32, CacheError> {
+        let held = self.token_count()? as u32;
+        Ok(self.next_position.saturating_sub(held))
     }
 
     /// Positions of the cached tokens.
@@ -116,7 +127,7 @@ impl SequenceCache {
 
     /// Bytes allocated.
     pub fn bytes(&self) -> usize {
-        self.layers.iter().map(AttentionCache::bytes).sum()
+        self.layers.iter().map(LayerCache::bytes).sum()
     }
 
     /// Makes room for `tokens` in all.
@@ -138,7 +149,7 @@ impl SequenceCache {
     pub fn extend<T, E: From<CacheError>>(
         &mut self,
         positions: &Positions,
-        pass: impl FnOnce(&mut [AttentionCache], &CachedPositions) -> Result<T, E>,
+        pass: impl FnOnce(&mut [LayerCache], &CachedPositions) -> Result<T, E>,
     ) -> Result<T, E> {
         let held = self.token_count()?;
         if let Some(first) = positions.order().first()
@@ -150,6 +161,7 @@ impl SequenceCache {
             }
             .into());
         }
+        let marks: Vec<_> = self.layers.iter().map(LayerCache::mark).collect();
         self.positions.0.extend_from_slice(positions.order());
         match pass(&mut self.layers, &self.positions) {
             Ok(value) => {
@@ -158,24 +170,35 @@ impl SequenceCache {
             }
             Err(error) => {
                 self.positions.0.truncate(held);
-                for layer in &mut self.layers {
-                    layer.trim(held);
+                for (layer, mark) in self.layers.iter_mut().zip(marks) {
+                    layer.undo(mark);
                 }
                 Err(error)
             }
         }
     }
 
-    /// Keeps the first `tokens` cached tokens; the next position becomes the one after the last of them.
-    pub fn trim(&mut self, tokens: usize) {
+    /// Keeps the first `tokens` cached tokens; the next position becomes the one after the last of them. All or nothing.
+    ///
+    /// # Errors
+    /// When a recurrent layer would have to forget a part: its state cannot be taken apart, only restored from a snapshot.
+    pub fn trim(&mut self, tokens: usize) -> Result<(), CacheError> {
         if tokens >= self.positions.0.len() {
-            return;
+            return Ok(());
+        }
+        let recurrent = |layer: &LayerCache| matches!(layer, LayerCache::Recurrent(_));
+        if tokens > 0 && self.layers.iter().any(recurrent) {
+            return Err(CacheError::NotTrimmable);
         }
         self.positions.0.truncate(tokens);
         self.next_position = self.positions.0.last().map_or(0, |p| p + 1);
         for layer in &mut self.layers {
-            layer.trim(tokens);
+            match layer {
+                LayerCache::Attention(cache) => cache.trim(tokens),
+                LayerCache::Recurrent(cache) => cache.clear(),
+            }
         }
+        Ok(())
     }
 
     /// A deep copy of every layer.
@@ -185,7 +208,7 @@ impl SequenceCache {
     pub fn snapshot(&self) -> Result<SequenceSnapshot, CacheError> {
         self.token_count()?;
         let layers: candle_core::Result<Vec<_>> =
-            self.layers.iter().map(AttentionCache::snapshot).collect();
+            self.layers.iter().map(LayerCache::snapshot).collect();
         Ok(SequenceSnapshot {
             layers: layers?,
             positions: self.positions.clone(),
@@ -206,7 +229,7 @@ impl SequenceCache {
         }
         for (layer, saved) in self.layers.iter_mut().zip(&snapshot.layers) {
             if let Err(error) = layer.restore(saved) {
-                self.trim_all();
+                self.clear();
                 return Err(error.into());
             }
         }
@@ -215,9 +238,10 @@ impl SequenceCache {
         Ok(())
     }
 
-    fn trim_all(&mut self) {
+    /// Forgets everything.
+    pub fn clear(&mut self) {
         for layer in &mut self.layers {
-            layer.trim(0);
+            layer.clear();
         }
         self.positions.0.clear();
         self.next_position = 0;
@@ -232,7 +256,7 @@ impl SequenceSnapshot {
 
     /// Bytes of the copy.
     pub fn bytes(&self) -> usize {
-        self.layers.iter().map(AttentionSnapshot::bytes).sum()
+        self.layers.iter().map(LayerSnapshot::bytes).sum()
     }
 }
 
@@ -240,15 +264,15 @@ impl SequenceSnapshot {
 mod tests {
     use candle_core::{DType, Device, Tensor};
 
-    use super::*;
+    use super::{super::{AttentionCacheSpec, RecurrentState}, *};
 
     fn cache() -> SequenceCache {
-        let spec = AttentionCacheSpec {
+        let spec = LayerCacheSpec::Attention(AttentionCacheSpec {
             num_kv_heads: 1,
             head_dim: 2,
             dtype: DType::F32,
             device: Device::Cpu,
-        };
+        });
         SequenceCache::new(vec![spec; 3])
     }
 
@@ -264,7 +288,7 @@ mod tests {
                     return Err(CacheError::Device("injected".into()));
                 }
                 let rows = Tensor::ones((1, tokens, 2), DType::F32, &Device::Cpu)?;
-                layer.append(&rows, &rows)?;
+                layer.attention()?.append(&rows, &rows)?;
             }
             Ok(cached.as_slice().to_vec())
         })
@@ -310,19 +334,19 @@ mod tests {
         let mut cache = cache();
         pass(&mut cache, Positions::contiguous(0, 10), None).unwrap();
         let snapshot = cache.snapshot().unwrap();
-        cache.trim(4);
+        cache.trim(4).unwrap();
         assert_eq!(
             (cache.token_count().unwrap(), cache.next_position()),
             (4, 4)
         );
-        cache.trim(100);
+        cache.trim(100).unwrap();
         assert_eq!(cache.token_count(), Ok(4));
         cache.restore(&snapshot).unwrap();
         assert_eq!(
             (cache.token_count().unwrap(), cache.next_position()),
             (10, 10)
         );
-        cache.trim(0);
+        cache.trim(0).unwrap();
         assert_eq!(
             (cache.token_count().unwrap(), cache.next_position()),
             (0, 0)
@@ -332,5 +356,61 @@ mod tests {
             other.restore(&snapshot),
             Err(CacheError::OtherModel { .. })
         ));
+    }
+
+    /// One attention and one recurrent layer, the latter counting its tokens in its state.
+    fn hybrid() -> SequenceCache {
+        let spec = AttentionCacheSpec {
+            num_kv_heads: 1,
+            head_dim: 2,
+            dtype: DType::F32,
+            device: Device::Cpu,
+        };
+        SequenceCache::new([LayerCacheSpec::Attention(spec), LayerCacheSpec::Recurrent])
+    }
+
+    fn hybrid_pass(cache: &mut SequenceCache, tokens: usize, fail: bool) -> Result<(), CacheError> {
+        let positions = Positions::contiguous(cache.next_position(), tokens);
+        cache.extend(&positions, |layers, _| {
+            let rows = Tensor::ones((1, tokens, 2), DType::F32, &Device::Cpu)?;
+            layers[0].attention()?.append(&rows, &rows)?;
+            let recurrent = layers[1].recurrent()?;
+            let before = recurrent.state().map_or(0.0, |state| {
+                state.delta.to_scalar::<f32>().unwrap()
+            });
+            recurrent.set(RecurrentState {
+                conv: Tensor::zeros((3, 1), DType::F32, &Device::Cpu)?,
+                delta: Tensor::new(before + tokens as f32, &Device::Cpu)?,
+            });
+            if fail {
+                return Err(CacheError::Device("injected".into()));
+            }
+            Ok(())
+        })
+    }
+
+    fn counted(cache: &mut SequenceCache) -> Option<f32> {
+        let state = cache.layers[1].recurrent().unwrap().state()?;
+        Some(state.delta.to_scalar::<f32>().unwrap())
+    }
+
+    #[test]
+    fn recurrent_states_are_restored_whole_or_not_at_all() {
+        let mut cache = hybrid();
+        hybrid_pass(&mut cache, 5, false).unwrap();
+        assert!(hybrid_pass(&mut cache, 3, true).is_err());
+        assert_eq!((cache.token_count(), counted(&mut cache)), (Ok(5), Some(5.0)));
+        let snapshot = cache.snapshot().unwrap();
+        hybrid_pass(&mut cache, 2, false).unwrap();
+        assert_eq!(cache.trim(6), Err(CacheError::NotTrimmable));
+        assert_eq!((cache.token_count(), counted(&mut cache)), (Ok(7), Some(7.0)));
+        cache.restore(&snapshot).unwrap();
+        assert_eq!((cache.token_count(), counted(&mut cache)), (Ok(5), Some(5.0)));
+        cache.trim(0).unwrap();
+        assert_eq!((cache.token_count(), counted(&mut cache)), (Ok(0), None));
+        // A snapshot of other kinds of layers is refused and leaves nothing half restored.
+        let mut other = SequenceCache::new([LayerCacheSpec::Recurrent, LayerCacheSpec::Recurrent]);
+        assert!(other.restore(&snapshot).is_err());
+        assert_eq!(other.token_count(), Ok(0));
     }
 }

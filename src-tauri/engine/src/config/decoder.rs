@@ -23,8 +23,8 @@ const MAX_LAYERS: usize = 10_000;
 pub struct DecoderConfig {
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width inside the MLP.
-    pub intermediate_size: usize,
+    /// Width inside the MLP; models of experts alone have none.
+    pub intermediate_size: Option<usize>,
     /// Number of layers.
     pub num_layers: usize,
     /// Query heads.
@@ -124,7 +124,7 @@ impl DecoderConfig {
         }
         Ok(Self {
             hidden_size,
-            intermediate_size: source.positive(INTERMEDIATE_SIZE)?,
+            intermediate_size: source.usize(INTERMEDIATE_SIZE)?.filter(|n| *n > 0),
             num_layers,
             num_heads,
             num_kv_heads,
@@ -140,8 +140,11 @@ impl DecoderConfig {
         })
     }
 
-    /// Bytes of keys and values that one token adds, at `dtype_bytes` an element.
-    pub fn kv_bytes_per_token(&self, dtype_bytes: usize) -> usize {
-        2 * self.num_layers * self.num_kv_heads * self.head_dim * dtype_bytes
+    /// The width inside the MLP of a dense layer.
+    ///
+    /// # Errors
+    /// When the configuration does not say.
+    pub fn dense_intermediate(&self, source: &ConfigSource) -> Result<usize, ModelError> {
+        self.intermediate_size.ok_or_else(|| source.missing(INTERMEDIATE_SIZE))
     }
 }

@@ -64,6 +64,8 @@ pub struct RopeConfig {
     pub dim: usize,
     /// Stretching.
     pub scaling: RopeScaling,
+    /// mRoPE: how many frequencies turn with the temporal, height and width position, interleaved; `None` for plain RoPE.
+    pub mrope_section: Option<[usize; 3]>,
 }
 
 impl RopeConfig {
@@ -211,10 +213,12 @@ impl RopeConfig {
                 ));
             }
         };
+        let dim = (head_dim as f64 * partial) as usize;
         Ok(Self {
             theta,
-            dim: (head_dim as f64 * partial) as usize,
+            dim,
             scaling,
+            mrope_section: mrope_section(parameters, dim, source)?,
         })
     }
 
@@ -262,6 +266,7 @@ impl RopeConfig {
             theta: source.f64(THETA)?.unwrap_or(10_000.0),
             dim: source.usize(DIM)?.unwrap_or(head_dim),
             scaling,
+            mrope_section: None,
         })
     }
 
@@ -333,6 +338,27 @@ impl RopeConfig {
                 (frequencies.collect(), *attention_factor as f32)
             }
         }
+    }
+}
+
+/// `mrope_section` of an interleaved mRoPE.
+fn mrope_section(
+    parameters: Option<&Value>,
+    dim: usize,
+    source: &ConfigSource,
+) -> Result<Option<[usize; 3]>, ModelError> {
+    let Some(found) = parameters.and_then(|p| p.get("mrope_section")).filter(|v| !v.is_null()) else {
+        return Ok(None);
+    };
+    let sections: Option<Vec<usize>> = found
+        .as_array()
+        .map(|list| list.iter().filter_map(|n| n.as_u64().map(|n| n as usize)).collect());
+    match sections.as_deref() {
+        Some([t, h, w]) if t.checked_add(*h).and_then(|n| n.checked_add(*w)) == Some(dim / 2) => Ok(Some([*t, *h, *w])),
+        _ => Err(ModelError::corrupt(
+            source.path(),
+            format!("\"mrope_section\" must be three counts that sum to {}, found {found}", dim / 2),
+        )),
     }
 }
 

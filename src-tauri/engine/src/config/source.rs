@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{error::ModelError, gguf::GgufFile};
 
@@ -44,6 +44,15 @@ pub enum ConfigSource {
 /// The largest hyper-parameter that is believed; a real one is far below it, so products of three never overflow.
 const MAX_REASONABLE: u64 = 1 << 31;
 
+/// The description of the text model: vision-language checkpoints, and text-only quantizations of them, keep it in `text_config`. What
+/// only the outer object says (the quantization, often whether embeddings are tied) still holds.
+fn text_part(mut members: Map<String, Value>) -> Map<String, Value> {
+    if let Some(Value::Object(text)) = members.remove("text_config") {
+        members.extend(text.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    members
+}
+
 impl ConfigSource {
     /// Reads `config.json` in `folder`.
     ///
@@ -54,10 +63,13 @@ impl ConfigSource {
         let text = std::fs::read_to_string(&path).map_err(|e| ModelError::io(&path, e))?;
         let value: Value = serde_json::from_str(&text)
             .map_err(|e| ModelError::corrupt(&path, format!("not valid JSON: {e}")))?;
-        if !value.is_object() {
-            return Err(ModelError::corrupt(&path, "expected a JSON object"));
+        match value {
+            Value::Object(members) => Ok(Self::Json {
+                path,
+                value: Value::Object(text_part(members)),
+            }),
+            _ => Err(ModelError::corrupt(&path, "expected a JSON object")),
         }
-        Ok(Self::Json { path, value })
     }
 
     /// Uses the metadata of an opened GGUF.

@@ -11,6 +11,17 @@ use crate::{
     weights::{Bias, Weights},
 };
 
+/// Norms over query and key heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadNorms {
+    /// None.
+    None,
+    /// Plain weights (Qwen3).
+    Plain,
+    /// Weights stored without their 1 (Qwen3.5).
+    Centred,
+}
+
 /// What distinguishes the families' attention layers.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionConfig {
@@ -18,8 +29,10 @@ pub struct AttentionConfig {
     pub qkv_bias: Bias,
     /// Bias of the output projection.
     pub output_bias: Bias,
-    /// RMS norms over each query and key head before the rotation (Qwen3).
-    pub head_norms: bool,
+    /// RMS norms over each query and key head before the rotation.
+    pub head_norms: HeadNorms,
+    /// The query projection also gives a gate for the output (Qwen3.5).
+    pub output_gate: bool,
     /// Keys older than this many tokens are not seen.
     pub window: Option<usize>,
 }
@@ -36,6 +49,7 @@ pub struct Attention {
     num_heads: usize,
     num_kv_heads: usize,
     head_dim: usize,
+    output_gate: bool,
     window: Option<usize>,
 }
 
@@ -58,17 +72,21 @@ impl Attention {
             ..
         } = *model;
         let norm = |name: &str| -> std::result::Result<Option<RmsNorm>, ModelError> {
-            if !config.head_norms {
-                return Ok(None);
-            }
-            let weight = weights.norm(&format!("{prefix}.{name}"), head_dim)?;
+            let name = format!("{prefix}.{name}");
+            let weight = match config.head_norms {
+                HeadNorms::None => return Ok(None),
+                HeadNorms::Plain => weights.norm(&name, head_dim)?,
+                HeadNorms::Centred => weights.centred_norm(&name, head_dim)?,
+            };
             Ok(Some(RmsNorm::new(weight, model.rms_norm_eps)))
         };
         let linear = |name: &str, outputs: usize, inputs: usize, bias: Bias| {
             weights.linear(&format!("{prefix}.{name}"), outputs, inputs, bias)
         };
+        // With a gate, each head's rows are its query and then its gate.
+        let queries = num_heads * head_dim * if config.output_gate { 2 } else { 1 };
         Ok(Self {
-            q_proj: linear("q_proj", num_heads * head_dim, hidden_size, config.qkv_bias)?,
+            q_proj: linear("q_proj", queries, hidden_size, config.qkv_bias)?,
             k_proj: linear(
                 "k_proj",
                 num_kv_heads * head_dim,
@@ -92,6 +110,7 @@ impl Attention {
             num_heads,
             num_kv_heads,
             head_dim,
+            output_gate: config.output_gate,
             window: config.window,
         })
     }
@@ -110,10 +129,7 @@ impl Attention {
         cache: &mut AttentionCache,
     ) -> Result<Tensor> {
         let tokens = x.dim(0)?;
-        let q = self
-            .q_proj
-            .forward(x)?
-            .reshape((tokens, self.num_heads, self.head_dim))?;
+        let (q, gate) = self.queries(x, tokens)?;
         let k = self
             .k_proj
             .forward(x)?
@@ -136,7 +152,22 @@ impl Attention {
             scale,
             self.window,
         )?;
-        self.o_proj.forward(&out)
+        match gate {
+            Some(gate) => self.o_proj.forward(&headstart_kernels::sigmoid_mul(&out, &gate)?),
+            None => self.o_proj.forward(&out),
+        }
+    }
+
+    /// Queries `[tokens, heads, head_dim]` and, where there is one, the output's gate `[tokens, heads * head_dim]`.
+    fn queries(&self, x: &Tensor, tokens: usize) -> Result<(Tensor, Option<Tensor>)> {
+        let projected = self.q_proj.forward(x)?;
+        if !self.output_gate {
+            return Ok((projected.reshape((tokens, self.num_heads, self.head_dim))?, None));
+        }
+        let pairs = projected.reshape((tokens, self.num_heads, 2 * self.head_dim))?;
+        let q = pairs.narrow(2, 0, self.head_dim)?.contiguous()?;
+        let gate = pairs.narrow(2, self.head_dim, self.head_dim)?.contiguous()?;
+        Ok((q, Some(gate.reshape((tokens, self.num_heads * self.head_dim))?)))
     }
 
     /// Bytes of the weights.

@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use super::Linear;
 use crate::{
     error::ModelError,
-    weights::{Bias, Weights},
+    weights::{Bias, ExpertProjection, Weights},
 };
 
 /// `down(silu(gate(x)) * up(x))`.
@@ -32,6 +32,28 @@ impl GatedMlp {
             gate: weights.linear(&format!("{prefix}.gate_proj"), intermediate, hidden, bias)?,
             up: weights.linear(&format!("{prefix}.up_proj"), intermediate, hidden, bias)?,
             down: weights.linear(&format!("{prefix}.down_proj"), hidden, intermediate, bias)?,
+        })
+    }
+
+    /// Loads one of `experts` experts of `{prefix}`.
+    ///
+    /// # Errors
+    /// When a weight is missing or has another shape.
+    pub fn load_expert(
+        weights: &Weights,
+        prefix: &str,
+        expert: usize,
+        experts: usize,
+        hidden: usize,
+        intermediate: usize,
+    ) -> std::result::Result<Self, ModelError> {
+        let load = |projection: ExpertProjection, outputs: usize, inputs: usize| {
+            weights.expert(prefix, projection, (expert, experts), (outputs, inputs))
+        };
+        Ok(Self {
+            gate: load(ExpertProjection::Gate, intermediate, hidden)?,
+            up: load(ExpertProjection::Up, intermediate, hidden)?,
+            down: load(ExpertProjection::Down, hidden, intermediate)?,
         })
     }
 

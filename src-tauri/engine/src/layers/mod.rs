@@ -2,13 +2,17 @@
 //! there is no batch dimension, so that sequences can later be joined by rows.
 
 mod attention;
+mod gated_delta_net;
 mod linear;
 mod mlp;
+mod moe;
 mod norm;
 mod rotary;
 
-pub use attention::{Attention, AttentionConfig};
+pub use attention::{Attention, AttentionConfig, HeadNorms};
+pub use gated_delta_net::{GatedDeltaConfig, GatedDeltaNet};
 pub use linear::{Embedding, Linear, PackedMatrix};
 pub use mlp::GatedMlp;
+pub use moe::{MoeConfig, SparseMoe};
 pub use norm::RmsNorm;
 pub use rotary::{Rotary, RotaryAngles};

@@ -1,25 +1,45 @@
-//! The decoder-only transformer that the dense families share: pre-norm attention and gated MLP with residuals.
+//! The decoder that the families share: pre-norm layers with residuals, each a mixer (attention or GatedDeltaNet) and a feed-forward
+//! part (dense or of experts).
 
 use candle_core::{DType, Device, Tensor};
 
 use super::{ForwardInput, LogitRows, Model};
 use crate::{
-    cache::{AttentionCacheSpec, CacheError, SequenceCache},
+    cache::{AttentionCacheSpec, CacheError, CachedPositions, LayerCache, LayerCacheSpec, SequenceCache},
     config::{ConfigSource, DecoderConfig, Key},
     error::{EngineError, ModelError},
-    layers::{Attention, AttentionConfig, Embedding, GatedMlp, Linear, RmsNorm, Rotary},
+    layers::{
+        Attention, AttentionConfig, Embedding, GatedDeltaConfig, GatedDeltaNet, GatedMlp, Linear, MoeConfig, RmsNorm,
+        Rotary, RotaryAngles, SparseMoe,
+    },
+    positions::Positions,
     weights::{Bias, Weights},
 };
 
-/// A family's answers to what the shared decoder leaves open.
-pub(super) struct DecoderPlan {
-    /// Attention of each layer.
-    pub attention: Vec<AttentionConfig>,
-    /// Biases of the MLP.
-    pub mlp_bias: Bias,
+/// How a layer looks at other tokens.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum MixerPlan {
+    Attention(AttentionConfig),
+    GatedDelta(GatedDeltaConfig),
 }
 
-/// A dense decoder-only transformer.
+/// How a layer works on each token.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum FeedForwardPlan {
+    Dense { intermediate: usize, bias: Bias },
+    Experts(MoeConfig),
+}
+
+/// A family's answers to what the shared decoder leaves open.
+#[derive(Debug)]
+pub(super) struct DecoderPlan {
+    /// Every layer's two parts.
+    pub(super) layers: Vec<(MixerPlan, FeedForwardPlan)>,
+    /// Norm weights are stored without their 1.
+    pub(super) centred_norms: bool,
+}
+
+/// A decoder-only language model.
 #[derive(Debug)]
 pub struct DecoderModel {
     config: DecoderConfig,
@@ -35,11 +55,107 @@ pub struct DecoderModel {
 }
 
 #[derive(Debug)]
+enum Mixer {
+    Attention(Attention),
+    GatedDelta(GatedDeltaNet),
+}
+
+#[derive(Debug)]
+enum FeedForward {
+    Dense(GatedMlp),
+    Experts(SparseMoe),
+}
+
+#[derive(Debug)]
 struct Layer {
     input_norm: RmsNorm,
-    attention: Attention,
+    mixer: Mixer,
     post_attention_norm: RmsNorm,
-    mlp: GatedMlp,
+    feed_forward: FeedForward,
+}
+
+impl Layer {
+    fn load(
+        weights: &Weights,
+        prefix: &str,
+        config: &DecoderConfig,
+        (mixer, feed_forward): (MixerPlan, FeedForwardPlan),
+        centred_norms: bool,
+    ) -> Result<Self, ModelError> {
+        let hidden = config.hidden_size;
+        let norm = |name: &str| load_norm(weights, &format!("{prefix}.{name}"), config, centred_norms);
+        let mlp = format!("{prefix}.mlp");
+        Ok(Self {
+            input_norm: norm("input_layernorm")?,
+            mixer: match mixer {
+                MixerPlan::Attention(attention) => Mixer::Attention(Attention::load(
+                    weights,
+                    &format!("{prefix}.self_attn"),
+                    config,
+                    attention,
+                )?),
+                MixerPlan::GatedDelta(delta) => Mixer::GatedDelta(GatedDeltaNet::load(
+                    weights,
+                    &format!("{prefix}.linear_attn"),
+                    hidden,
+                    delta,
+                    config.rms_norm_eps,
+                )?),
+            },
+            post_attention_norm: norm("post_attention_layernorm")?,
+            feed_forward: match feed_forward {
+                FeedForwardPlan::Dense { intermediate, bias } => {
+                    FeedForward::Dense(GatedMlp::load(weights, &mlp, hidden, intermediate, bias)?)
+                }
+                FeedForwardPlan::Experts(moe) => FeedForward::Experts(SparseMoe::load(weights, &mlp, hidden, moe)?),
+            },
+        })
+    }
+
+    fn forward(
+        &self,
+        x: Tensor,
+        angles: &RotaryAngles,
+        positions: &Positions,
+        cached: &CachedPositions,
+        cache: &mut LayerCache,
+    ) -> candle_core::Result<Tensor> {
+        let normed = self.input_norm.forward(&x)?;
+        let mixed = match &self.mixer {
+            Mixer::Attention(attention) => {
+                attention.forward(&normed, angles, positions, cached, cache.attention()?)?
+            }
+            Mixer::GatedDelta(delta) => delta.forward(&normed, cache.recurrent()?)?,
+        };
+        let x = (x + mixed)?;
+        let normed = self.post_attention_norm.forward(&x)?;
+        let fed = match &self.feed_forward {
+            FeedForward::Dense(mlp) => mlp.forward(&normed)?,
+            FeedForward::Experts(experts) => experts.forward(&normed)?,
+        };
+        x + fed
+    }
+
+    fn bytes(&self) -> usize {
+        let mixer = match &self.mixer {
+            Mixer::Attention(attention) => attention.bytes(),
+            Mixer::GatedDelta(delta) => delta.bytes(),
+        };
+        let feed_forward = match &self.feed_forward {
+            FeedForward::Dense(mlp) => mlp.bytes(),
+            FeedForward::Experts(experts) => experts.bytes(),
+        };
+        mixer + feed_forward
+    }
+}
+
+fn load_norm(weights: &Weights, name: &str, config: &DecoderConfig, centred: bool) -> Result<RmsNorm, ModelError> {
+    let weight = if centred {
+        weights.centred_norm(name, config.hidden_size)?
+    } else {
+        weights.norm(name, config.hidden_size)?
+    };
+    Ok(RmsNorm::new(weight, config.rms_norm_eps))
 }
 
 impl DecoderModel {
@@ -47,59 +163,30 @@ impl DecoderModel {
     ///
     /// # Errors
     /// When a weight is missing or has another shape than the configuration says.
-    pub(super) fn load(
-        config: DecoderConfig,
-        plan: &DecoderPlan,
-        weights: &Weights,
-    ) -> Result<Self, ModelError> {
-        let vocab_size = weights.rows("model.embed_tokens").ok_or_else(|| {
-            crate::weights::missing_tensor(weights.path(), "model.embed_tokens.weight")
-        })?;
+    pub(super) fn load(config: DecoderConfig, plan: DecoderPlan, weights: &Weights) -> Result<Self, ModelError> {
+        let vocab_size = weights
+            .rows("model.embed_tokens")
+            .ok_or_else(|| crate::weights::missing_tensor(weights.path(), "model.embed_tokens.weight"))?;
         let embedding = weights.embedding("model.embed_tokens", vocab_size, config.hidden_size)?;
-        let mut layers = Vec::new();
-        for (i, attention) in plan.attention.iter().enumerate() {
-            let prefix = format!("model.layers.{i}");
-            let norm = |name: &str| -> Result<RmsNorm, ModelError> {
-                let weight = weights.norm(&format!("{prefix}.{name}"), config.hidden_size)?;
-                Ok(RmsNorm::new(weight, config.rms_norm_eps))
-            };
-            layers.push(Layer {
-                input_norm: norm("input_layernorm")?,
-                attention: Attention::load(
-                    weights,
-                    &format!("{prefix}.self_attn"),
-                    &config,
-                    *attention,
-                )?,
-                post_attention_norm: norm("post_attention_layernorm")?,
-                mlp: GatedMlp::load(
-                    weights,
-                    &format!("{prefix}.mlp"),
-                    config.hidden_size,
-                    config.intermediate_size,
-                    plan.mlp_bias,
-                )?,
-            });
-        }
+        let layers = plan
+            .layers
+            .into_iter()
+            .enumerate()
+            .map(|(i, layer)| Layer::load(weights, &format!("model.layers.{i}"), &config, layer, plan.centred_norms))
+            .collect::<Result<Vec<_>, ModelError>>()?;
         let head_is_shared = match config.tie_word_embeddings {
-            Some(true) => true,
-            Some(false) => false,
+            Some(tied) => tied,
             None => !weights.contains("lm_head"),
         };
         let head = if head_is_shared {
             embedding.as_head()
         } else {
-            weights
-                .embedding("lm_head", vocab_size, config.hidden_size)?
-                .as_head()
+            weights.embedding("lm_head", vocab_size, config.hidden_size)?.as_head()
         };
         let factors = weights.rope_frequency_factors(config.rope.dim / 2)?;
         Ok(Self {
             rotary: Rotary::new(&config.rope, factors.as_deref()),
-            norm: RmsNorm::new(
-                weights.norm("model.norm", config.hidden_size)?,
-                config.rms_norm_eps,
-            ),
+            norm: load_norm(weights, "model.norm", &config, plan.centred_norms)?,
             embedding,
             layers,
             head,
@@ -109,6 +196,11 @@ impl DecoderModel {
             device: weights.device().clone(),
             config,
         })
+    }
+
+    fn attention_layers(&self) -> usize {
+        let attention = |layer: &&Layer| matches!(layer.mixer, Mixer::Attention(_));
+        self.layers.iter().filter(attention).count()
     }
 }
 
@@ -122,38 +214,39 @@ impl Model for DecoderModel {
     }
 
     fn weight_bytes(&self) -> usize {
-        let layers: usize = self
-            .layers
-            .iter()
-            .map(|layer| layer.attention.bytes() + layer.mlp.bytes())
-            .sum();
-        let head = if self.head_is_shared {
-            0
-        } else {
-            self.head.bytes()
-        };
+        let layers: usize = self.layers.iter().map(Layer::bytes).sum();
+        let head = if self.head_is_shared { 0 } else { self.head.bytes() };
         self.embedding.bytes() + layers + head
     }
 
     fn cache_bytes_per_token(&self) -> usize {
-        self.config.kv_bytes_per_token(self.dtype.size_in_bytes())
+        let element = self.dtype.size_in_bytes();
+        2 * self.attention_layers() * self.config.num_kv_heads * self.config.head_dim * element
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.layers
+            .iter()
+            .map(|layer| match &layer.mixer {
+                Mixer::Attention(_) => 0,
+                Mixer::GatedDelta(delta) => delta.state_bytes(self.dtype),
+            })
+            .sum()
     }
 
     fn new_cache(&self) -> SequenceCache {
-        let spec = AttentionCacheSpec {
-            num_kv_heads: self.config.num_kv_heads,
-            head_dim: self.config.head_dim,
-            dtype: self.dtype,
-            device: self.device.clone(),
-        };
-        SequenceCache::new(vec![spec; self.layers.len()])
+        SequenceCache::new(self.layers.iter().map(|layer| match layer.mixer {
+            Mixer::Attention(_) => LayerCacheSpec::Attention(AttentionCacheSpec {
+                num_kv_heads: self.config.num_kv_heads,
+                head_dim: self.config.head_dim,
+                dtype: self.dtype,
+                device: self.device.clone(),
+            }),
+            Mixer::GatedDelta(_) => LayerCacheSpec::Recurrent,
+        }))
     }
 
-    fn forward(
-        &self,
-        input: ForwardInput<'_>,
-        cache: &mut SequenceCache,
-    ) -> Result<Option<Tensor>, EngineError> {
+    fn forward(&self, input: ForwardInput<'_>, cache: &mut SequenceCache) -> Result<Option<Tensor>, EngineError> {
         let ForwardInput {
             tokens,
             positions,
@@ -172,32 +265,20 @@ impl Model for DecoderModel {
                 self.vocab_size
             )));
         }
-        cache.extend(
-            positions,
-            |caches, cached| -> Result<Option<Tensor>, EngineError> {
-                let angles = self.rotary.angles(positions, self.dtype, &self.device)?;
-                let mut x = self.embedding.forward(tokens, &self.device)?;
-                for (layer, cache) in self.layers.iter().zip(caches) {
-                    let attended = layer.attention.forward(
-                        &layer.input_norm.forward(&x)?,
-                        &angles,
-                        positions,
-                        cached,
-                        cache,
-                    )?;
-                    x = (x + attended)?;
-                    let fed = layer.mlp.forward(&layer.post_attention_norm.forward(&x)?)?;
-                    x = (x + fed)?;
-                }
-                let x = match logits {
-                    LogitRows::None => return Ok(None),
-                    LogitRows::Last => x.narrow(0, tokens.len() - 1, 1)?,
-                    LogitRows::All => x,
-                };
-                let logits = self.head.forward(&self.norm.forward(&x)?)?;
-                Ok(Some(logits.to_dtype(DType::F32)?))
-            },
-        )
+        cache.extend(positions, |caches, cached| -> Result<Option<Tensor>, EngineError> {
+            let angles = self.rotary.angles(positions, self.dtype, &self.device)?;
+            let mut x = self.embedding.forward(tokens, &self.device)?;
+            for (layer, cache) in self.layers.iter().zip(caches) {
+                x = layer.forward(x, &angles, positions, cached, cache)?;
+            }
+            let x = match logits {
+                LogitRows::None => return Ok(None),
+                LogitRows::Last => x.narrow(0, tokens.len() - 1, 1)?,
+                LogitRows::All => x,
+            };
+            let logits = self.head.forward(&self.norm.forward(&x)?)?;
+            Ok(Some(logits.to_dtype(DType::F32)?))
+        })
     }
 }
 

@@ -2,12 +2,12 @@
 
 use super::{
     Model,
-    decoder::{DecoderModel, DecoderPlan, bias},
+    decoder::{DecoderModel, DecoderPlan, FeedForwardPlan, MixerPlan, bias},
 };
 use crate::{
     config::{ConfigSource, DecoderConfig, Key},
     error::ModelError,
-    layers::AttentionConfig,
+    layers::{AttentionConfig, HeadNorms},
     weights::Weights,
 };
 
@@ -24,12 +24,17 @@ pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn M
     let attention = AttentionConfig {
         qkv_bias: attention_bias,
         output_bias: attention_bias,
-        head_norms: false,
+        head_norms: HeadNorms::None,
+            output_gate: false,
         window: None,
     };
-    let plan = DecoderPlan {
-        attention: vec![attention; config.num_layers],
-        mlp_bias: bias(source, MLP_BIAS)?,
+    let feed_forward = FeedForwardPlan::Dense {
+        intermediate: config.dense_intermediate(source)?,
+        bias: bias(source, MLP_BIAS)?,
     };
-    Ok(Box::new(DecoderModel::load(config, &plan, weights)?))
+    let plan = DecoderPlan {
+        layers: vec![(MixerPlan::Attention(attention), feed_forward); config.num_layers],
+        centred_norms: false,
+    };
+    Ok(Box::new(DecoderModel::load(config, plan, weights)?))
 }

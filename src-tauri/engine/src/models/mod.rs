@@ -4,6 +4,8 @@ mod decoder;
 mod llama;
 mod qwen2;
 mod qwen3;
+mod qwen3_5;
+mod qwen3_moe;
 
 use candle_core::Tensor;
 
@@ -54,6 +56,9 @@ pub trait Model: Send + Sync + std::fmt::Debug {
     /// Bytes that each cached token takes.
     fn cache_bytes_per_token(&self) -> usize;
 
+    /// Bytes of the states of fixed size that a sequence has besides.
+    fn state_bytes(&self) -> usize;
+
     /// An empty cache for one sequence.
     fn new_cache(&self) -> SequenceCache;
 
@@ -75,8 +80,10 @@ type Loader = fn(&ConfigSource, &Weights) -> Result<Box<dyn Model>, ModelError>;
 /// A family of models.
 #[derive(Debug, Clone, Copy)]
 pub struct Family {
-    /// `model_type` in `config.json` and `general.architecture` in GGUFs.
-    pub architecture: &'static str,
+    /// The values of `model_type` in `config.json` that mean this family.
+    pub model_types: &'static [&'static str],
+    /// `general.architecture` in GGUFs; `None` when this family is not read from them.
+    pub gguf: Option<&'static str>,
     /// True when GGUFs of this family store query and key rows interleaved.
     pub gguf_interleaves_heads: bool,
     loader: Loader,
@@ -85,19 +92,34 @@ pub struct Family {
 /// Every family that can be run.
 pub const FAMILIES: &[Family] = &[
     Family {
-        architecture: "llama",
+        model_types: &["llama"],
+        gguf: Some("llama"),
         gguf_interleaves_heads: true,
         loader: llama::load,
     },
     Family {
-        architecture: "qwen2",
+        model_types: &["qwen2"],
+        gguf: Some("qwen2"),
         gguf_interleaves_heads: false,
         loader: qwen2::load,
     },
     Family {
-        architecture: "qwen3",
+        model_types: &["qwen3"],
+        gguf: Some("qwen3"),
         gguf_interleaves_heads: false,
         loader: qwen3::load,
+    },
+    Family {
+        model_types: &["qwen3_moe"],
+        gguf: Some("qwen3moe"),
+        gguf_interleaves_heads: false,
+        loader: qwen3_moe::load,
+    },
+    Family {
+        model_types: &["qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"],
+        gguf: None,
+        gguf_interleaves_heads: false,
+        loader: qwen3_5::load,
     },
 ];
 
@@ -108,18 +130,28 @@ impl Family {
     /// When it is none that is known; the message lists those that are.
     pub fn of(config: &ConfigSource) -> Result<Self, ModelError> {
         let architecture = config.architecture()?;
-        FAMILIES
-            .iter()
-            .find(|family| family.architecture == architecture)
-            .copied()
-            .ok_or_else(|| {
-                let known: Vec<&str> = FAMILIES.iter().map(|family| family.architecture).collect();
-                ModelError::unsupported(
-                    config.path(),
-                    format!("the architecture \"{architecture}\""),
-                    known.join(", "),
-                )
-            })
+        let matches = |family: &&Self| {
+            if config.is_gguf() {
+                family.gguf == Some(architecture)
+            } else {
+                family.model_types.contains(&architecture)
+            }
+        };
+        FAMILIES.iter().find(matches).copied().ok_or_else(|| {
+            let known: Vec<&str> = FAMILIES
+                .iter()
+                .flat_map(|family| match config.is_gguf() {
+                    true => family.gguf.as_slice(),
+                    false => family.model_types,
+                })
+                .copied()
+                .collect();
+            ModelError::unsupported(
+                config.path(),
+                format!("the architecture \"{architecture}\""),
+                known.join(", "),
+            )
+        })
     }
 
     /// Loads a model of this family.

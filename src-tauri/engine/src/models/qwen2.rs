@@ -2,12 +2,12 @@
 
 use super::{
     Model,
-    decoder::{DecoderModel, DecoderPlan, qwen_windows},
+    decoder::{DecoderModel, DecoderPlan, FeedForwardPlan, MixerPlan, qwen_windows},
 };
 use crate::{
     config::{ConfigSource, DecoderConfig},
     error::ModelError,
-    layers::AttentionConfig,
+    layers::{AttentionConfig, HeadNorms},
     weights::{Bias, Weights},
 };
 
@@ -17,18 +17,26 @@ use crate::{
 /// When the configuration or a weight is missing, wrong or unsupported.
 pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn Model>, ModelError> {
     let config = DecoderConfig::read(source, false)?;
-    let attention = qwen_windows(source, config.num_layers)?
+    let feed_forward = FeedForwardPlan::Dense {
+        intermediate: config.dense_intermediate(source)?,
+        bias: Bias::None,
+    };
+    let layers = qwen_windows(source, config.num_layers)?
         .into_iter()
-        .map(|window| AttentionConfig {
+        .map(|window| {
+            let attention = AttentionConfig {
             qkv_bias: Bias::Required,
             output_bias: Bias::None,
-            head_norms: false,
+            head_norms: HeadNorms::None,
+            output_gate: false,
             window,
+        };
+            (MixerPlan::Attention(attention), feed_forward)
         })
         .collect();
     let plan = DecoderPlan {
-        attention,
-        mlp_bias: Bias::None,
+        layers,
+        centred_norms: false,
     };
-    Ok(Box::new(DecoderModel::load(config, &plan, weights)?))
+    Ok(Box::new(DecoderModel::load(config, plan, weights)?))
 }

@@ -2,12 +2,12 @@
 
 use super::{
     Model,
-    decoder::{DecoderModel, DecoderPlan, bias, qwen_windows},
+    decoder::{DecoderModel, DecoderPlan, FeedForwardPlan, MixerPlan, bias, qwen_windows},
 };
 use crate::{
     config::{ConfigSource, DecoderConfig, Key},
     error::ModelError,
-    layers::AttentionConfig,
+    layers::{AttentionConfig, HeadNorms},
     weights::{Bias, Weights},
 };
 
@@ -20,18 +20,26 @@ const ATTENTION_BIAS: Key = Key::new("attention_bias", "attention_bias");
 pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn Model>, ModelError> {
     let config = DecoderConfig::read(source, false)?;
     let attention_bias = bias(source, ATTENTION_BIAS)?;
-    let attention = qwen_windows(source, config.num_layers)?
+    let feed_forward = FeedForwardPlan::Dense {
+        intermediate: config.dense_intermediate(source)?,
+        bias: Bias::None,
+    };
+    let layers = qwen_windows(source, config.num_layers)?
         .into_iter()
-        .map(|window| AttentionConfig {
+        .map(|window| {
+            let attention = AttentionConfig {
             qkv_bias: attention_bias,
             output_bias: attention_bias,
-            head_norms: true,
+            head_norms: HeadNorms::Plain,
+            output_gate: false,
             window,
+        };
+            (MixerPlan::Attention(attention), feed_forward)
         })
         .collect();
     let plan = DecoderPlan {
-        attention,
-        mlp_bias: Bias::None,
+        layers,
+        centred_norms: false,
     };
-    Ok(Box::new(DecoderModel::load(config, &plan, weights)?))
+    Ok(Box::new(DecoderModel::load(config, plan, weights)?))
 }

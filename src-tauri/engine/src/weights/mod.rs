@@ -1,19 +1,20 @@
 //! Weights of a checkpoint by their Hugging Face names, from a safetensors folder or a GGUF file, always memory-mapped.
 //!
 //! A model asks for `model.layers.3.self_attn.q_proj` with the shape that its hyper-parameters demand; where the bytes lie, in which
-//! format, and how a GGUF names or permutes them is decided here.
+//! format, and how a file names, permutes or shifts them is decided here.
 
-mod gguf_source;
+mod gguf;
 mod names;
-mod safetensors_source;
+mod safetensors;
 
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use headstart_kernels::ActivationPrecision;
 
-pub use gguf_source::GgufSource;
-pub use safetensors_source::SafetensorsSource;
+pub use gguf::GgufSource;
+pub use safetensors::{AffineFormat, QuantizationConfig, SafetensorsSource};
+pub(crate) use safetensors::Slice;
 
 use crate::{
     error::ModelError,
@@ -26,7 +27,7 @@ pub enum Precision {
     /// Fast: on CPUs, activations are rounded to 8 bits in blocks of 32 (as all peers do).
     #[default]
     Fast,
-    /// Exact: weights are widened to f32 at load and multiplied by unrounded activations. Several times the memory; for references.
+    /// Exact: weights are widened to floats at load and multiplied by unrounded activations. Several times the memory; for references.
     Exact,
 }
 
@@ -39,6 +40,17 @@ pub enum Bias {
     Optional,
     /// It has none.
     None,
+}
+
+/// One projection of an expert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpertProjection {
+    /// `gate_proj [intermediate, hidden]`.
+    Gate,
+    /// `up_proj [intermediate, hidden]`.
+    Up,
+    /// `down_proj [hidden, intermediate]`.
+    Down,
 }
 
 /// One tensor as `inspect` shows it.
@@ -101,26 +113,40 @@ impl Weights {
         }
     }
 
-    /// True when `name` (without `.weight`) has a weight.
-    pub fn contains(&self, name: &str) -> bool {
+    fn has(&self, name: &str, suffix: &str) -> bool {
         match &self.source {
-            Source::Safetensors(source) => source.contains(&format!("{name}.weight")),
-            Source::Gguf(source) => source.contains(name, "weight"),
+            Source::Safetensors(source) => source.contains(&format!("{name}.{suffix}")),
+            Source::Gguf(source) => source.contains(name, suffix),
         }
     }
 
-    /// A dense tensor `name` (`...weight` or `...bias`) of exactly `shape`, in the compute dtype.
+    /// True when `name` (without `.weight`) has a weight.
+    pub fn contains(&self, name: &str) -> bool {
+        self.has(name, "weight")
+    }
+
+    /// A dense tensor `name.suffix` of exactly `shape`, in the compute dtype.
     ///
     /// # Errors
     /// When it is missing, has another shape, or is stored in a type that cannot be read.
     pub fn tensor(&self, name: &str, suffix: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
-        let tensor = match &self.source {
+        match &self.source {
             Source::Safetensors(source) => {
-                source.dense(&format!("{name}.{suffix}"), shape, self.dtype, &self.device)?
+                source.dense(&format!("{name}.{suffix}"), shape, self.dtype, &self.device)
             }
-            Source::Gguf(source) => source.dense(name, suffix, shape, self.dtype, &self.device)?,
-        };
-        Ok(tensor)
+            Source::Gguf(source) => source.dense(name, suffix, shape, self.dtype, &self.device),
+        }
+    }
+
+    /// A parameter that is no module's weight, such as `...A_log`, in a dtype of its own.
+    ///
+    /// # Errors
+    /// As [`Weights::tensor`].
+    pub fn parameter(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, ModelError> {
+        match &self.source {
+            Source::Safetensors(source) => source.dense(name, shape, dtype, &self.device),
+            Source::Gguf(_) => Err(missing_tensor(self.path(), name)),
+        }
     }
 
     /// The weight of a norm, `[size]`.
@@ -131,33 +157,67 @@ impl Weights {
         self.tensor(name, "weight", &[size])
     }
 
+    /// The weight of a zero-centred norm, `[size]`, with the 1 added that checkpoints as trained leave out.
+    ///
+    /// Converted checkpoints have it in their trunk. Bundles that gained an MTP head afterwards may lack it in the head alone, so there
+    /// the mean of the weight decides: around 0 it is missing, around 1 it is there.
+    ///
+    /// # Errors
+    /// As [`Weights::tensor`].
+    pub fn centred_norm(&self, name: &str, size: usize) -> Result<Tensor, ModelError> {
+        let weight = match &self.source {
+            Source::Safetensors(source) => source.dense(&format!("{name}.weight"), &[size], DType::F32, &self.device)?,
+            // The converter to GGUF adds the 1.
+            Source::Gguf(_) => return self.norm(name, size),
+        };
+        let Source::Safetensors(source) = &self.source else {
+            return Ok(weight);
+        };
+        let shift = |weight: Tensor| -> candle_core::Result<Tensor> {
+            let centred = if source.is_raw() {
+                true
+            } else if name.starts_with("mtp.") {
+                weight.mean_all()?.to_scalar::<f32>()? < 0.5
+            } else {
+                false
+            };
+            let weight = if centred { (weight + 1.0)? } else { weight };
+            weight.to_dtype(self.dtype)
+        };
+        shift(weight).map_err(|e| ModelError::device(self.path(), e))
+    }
+
+    /// The taps of a depthwise causal convolution, `[channels, kernel]`, from `[channels, 1, kernel]` or MLX's `[channels, kernel, 1]`.
+    ///
+    /// # Errors
+    /// As [`Weights::tensor`].
+    pub fn depthwise_conv(&self, name: &str, channels: usize, kernel: usize) -> Result<Tensor, ModelError> {
+        let shape = match &self.source {
+            Source::Safetensors(source) if source.shape(&format!("{name}.weight")).is_some_and(|s| s.last() == Some(&1)) => {
+                vec![channels, kernel, 1]
+            }
+            Source::Safetensors(_) => vec![channels, 1, kernel],
+            Source::Gguf(_) => vec![channels, kernel],
+        };
+        self.tensor(name, "weight", &shape)?
+            .reshape((channels, kernel))
+            .map_err(|e| ModelError::device(self.path(), e))
+    }
+
     /// A linear layer of `[outputs, inputs]`.
     ///
     /// # Errors
     /// As [`Weights::tensor`].
-    pub fn linear(
-        &self,
-        name: &str,
-        outputs: usize,
-        inputs: usize,
-        bias: Bias,
-    ) -> Result<Linear, ModelError> {
-        let has_bias = match &self.source {
-            Source::Safetensors(source) => source.contains(&format!("{name}.bias")),
-            Source::Gguf(source) => source.contains(name, "bias"),
-        };
+    pub fn linear(&self, name: &str, outputs: usize, inputs: usize, bias: Bias) -> Result<Linear, ModelError> {
         let bias = match bias {
             Bias::Required => Some(self.tensor(name, "bias", &[outputs])?),
-            Bias::Optional if has_bias => Some(self.tensor(name, "bias", &[outputs])?),
+            Bias::Optional if self.has(name, "bias") => Some(self.tensor(name, "bias", &[outputs])?),
             _ => None,
         };
-        match self.packed(name, outputs, inputs, ActivationPrecision::Int8)? {
-            Some(matrix) => Ok(Linear::packed(matrix, bias, self.dtype)),
-            None => Ok(Linear::dense(
-                self.tensor(name, "weight", &[outputs, inputs])?,
-                bias,
-            )),
-        }
+        Ok(match self.matrix(name, (outputs, inputs), ActivationPrecision::Int8)? {
+            Matrix::Packed(matrix) => Linear::packed(matrix, bias, self.dtype),
+            Matrix::Dense(weight) => Linear::dense(weight, bias),
+        })
     }
 
     /// An embedding of `[vocabulary, hidden]`, or an output head of that shape.
@@ -167,39 +227,106 @@ impl Weights {
     ///
     /// # Errors
     /// As [`Weights::tensor`].
-    pub fn embedding(
+    pub fn embedding(&self, name: &str, vocabulary: usize, hidden: usize) -> Result<Embedding, ModelError> {
+        Ok(match self.matrix(name, (vocabulary, hidden), ActivationPrecision::F32)? {
+            Matrix::Packed(matrix) => Embedding::packed(matrix, self.dtype),
+            Matrix::Dense(weight) => Embedding::dense(weight),
+        })
+    }
+
+    fn matrix(
         &self,
         name: &str,
-        vocabulary: usize,
-        hidden: usize,
-    ) -> Result<Embedding, ModelError> {
-        match self.packed(name, vocabulary, hidden, ActivationPrecision::F32)? {
-            Some(matrix) => Ok(Embedding::packed(matrix, self.dtype)),
-            None => Ok(Embedding::dense(self.tensor(
-                name,
-                "weight",
-                &[vocabulary, hidden],
-            )?)),
+        shape: (usize, usize),
+        activations: ActivationPrecision,
+    ) -> Result<Matrix, ModelError> {
+        match &self.source {
+            Source::Safetensors(source) => {
+                self.stored_matrix(source, name, &format!("{name}.weight"), Slice::whole(shape.0), shape, activations)
+            }
+            Source::Gguf(source) => {
+                let expected = [shape.0, shape.1];
+                match source.quantized(name, &expected, self.precision, activations, &self.device)? {
+                    Some(matrix) => Ok(Matrix::Packed(matrix)),
+                    None => Ok(Matrix::Dense(self.tensor(name, "weight", &expected)?)),
+                }
+            }
         }
     }
 
-    fn packed(
+    /// A matrix of a safetensors folder: packed where it is stored so and can stay so, else as floats.
+    fn stored_matrix(
         &self,
-        name: &str,
-        rows: usize,
-        columns: usize,
+        source: &SafetensorsSource,
+        module: &str,
+        tensor: &str,
+        slice: Slice,
+        shape: (usize, usize),
         activations: ActivationPrecision,
-    ) -> Result<Option<PackedMatrix>, ModelError> {
-        match &self.source {
-            Source::Safetensors(_) => Ok(None),
-            Source::Gguf(source) => source.quantized(
-                name,
-                &[rows, columns],
-                self.precision,
-                activations,
-                &self.device,
-            ),
+    ) -> Result<Matrix, ModelError> {
+        let Some(packed) = source.affine(module, slice, shape, activations)? else {
+            let weight = source.matrix(tensor, slice, shape, self.dtype, &self.device)?;
+            return Ok(Matrix::Dense(weight));
+        };
+        if self.device.is_cpu() && self.precision == Precision::Fast {
+            return Ok(Matrix::Packed(PackedMatrix::kernel(packed)));
         }
+        let rows: Vec<u32> = (0..shape.0 as u32).collect();
+        packed
+            .dequantize_rows(&rows, self.dtype)
+            .and_then(|weight| weight.to_device(&self.device))
+            .map(Matrix::Dense)
+            .map_err(|e| ModelError::device(self.path(), e))
+    }
+
+    /// One projection of one of `experts` experts of `{prefix}`, `[outputs, inputs]`. The layouts: MLX's stacked `switch_mlp`, one
+    /// module an expert, and Hugging Face's fused `experts.gate_up_proj` (gate rows before up rows) and `experts.down_proj`.
+    ///
+    /// # Errors
+    /// As [`Weights::tensor`].
+    pub fn expert(
+        &self,
+        prefix: &str,
+        projection: ExpertProjection,
+        (expert, experts): (usize, usize),
+        (outputs, inputs): (usize, usize),
+    ) -> Result<Linear, ModelError> {
+        let name = match projection {
+            ExpertProjection::Gate => "gate_proj",
+            ExpertProjection::Up => "up_proj",
+            ExpertProjection::Down => "down_proj",
+        };
+        let source = match &self.source {
+            Source::Safetensors(source) => source,
+            Source::Gguf(source) => {
+                return source
+                    .expert(&format!("{prefix}.experts.{name}"), (expert, experts), (outputs, inputs), self.precision, self.dtype, &self.device);
+            }
+        };
+        let single = format!("{prefix}.experts.{expert}.{name}");
+        if self.contains(&single) {
+            return self.linear(&single, outputs, inputs, Bias::None);
+        }
+        let stacked = format!("{prefix}.switch_mlp.{name}");
+        let (module, tensor, rows) = if self.contains(&stacked) {
+            (stacked.clone(), format!("{stacked}.weight"), (0, outputs))
+        } else if projection == ExpertProjection::Down {
+            let fused = format!("{prefix}.experts.down_proj");
+            (fused.clone(), fused, (0, outputs))
+        } else {
+            let fused = format!("{prefix}.experts.gate_up_proj");
+            let first = if projection == ExpertProjection::Up { outputs } else { 0 };
+            (fused.clone(), fused, (first, 2 * outputs))
+        };
+        let slice = Slice {
+            part: Some((expert, experts)),
+            rows,
+        };
+        let shape = (outputs, inputs);
+        Ok(match self.stored_matrix(source, &module, &tensor, slice, shape, ActivationPrecision::Int8)? {
+            Matrix::Packed(matrix) => Linear::packed(matrix, None, self.dtype),
+            Matrix::Dense(weight) => Linear::dense(weight, None),
+        })
     }
 
     /// Rows of `name`: the vocabulary size of an embedding whose configuration does not say.
@@ -231,18 +358,17 @@ impl Weights {
     }
 }
 
+/// A matrix in the form that a layer will hold.
+enum Matrix {
+    Packed(PackedMatrix),
+    Dense(Tensor),
+}
+
 /// The error for a tensor of the wrong shape.
-pub(crate) fn wrong_shape(
-    path: &Path,
-    name: &str,
-    expected: &[usize],
-    found: &[usize],
-) -> ModelError {
+pub(crate) fn wrong_shape(path: &Path, name: &str, expected: &[usize], found: &[usize]) -> ModelError {
     ModelError::corrupt(
         path,
-        format!(
-            "tensor \"{name}\" has the shape {found:?}, but the configuration asks for {expected:?}"
-        ),
+        format!("tensor \"{name}\" has the shape {found:?}, but the configuration asks for {expected:?}"),
     )
 }
 

@@ -25,6 +25,10 @@ pub(crate) fn gguf_name(name: &str) -> Option<String> {
         "mlp.gate_proj" => "ffn_gate",
         "mlp.up_proj" => "ffn_up",
         "mlp.down_proj" => "ffn_down",
+        "mlp.gate" => "ffn_gate_inp",
+        "mlp.experts.gate_proj" => "ffn_gate_exps",
+        "mlp.experts.up_proj" => "ffn_up_exps",
+        "mlp.experts.down_proj" => "ffn_down_exps",
         _ => return None,
     };
     Some(format!("blk.{layer}.{module}"))

@@ -13,7 +13,7 @@ use super::{Precision, TensorSummary, missing_tensor, names::gguf_name, wrong_sh
 use crate::{
     error::ModelError,
     gguf::{GgmlType, GgufFile, TensorInfo},
-    layers::PackedMatrix,
+    layers::{Linear, PackedMatrix},
 };
 
 /// Weights of an opened GGUF.
@@ -102,10 +102,12 @@ impl GgufSource {
         }
     }
 
-    fn qtensor(
+    /// Blocks of `info`'s type as a tensor of the library.
+    fn blocks(
         &self,
-        name: &str,
         info: &TensorInfo,
+        bytes: Cow<'_, [u8]>,
+        shape: &[usize],
         device: &Device,
     ) -> Result<QTensor, ModelError> {
         let dtype = candle_dtype(info.ggml_type()).ok_or_else(|| {
@@ -115,10 +117,49 @@ impl GgufSource {
                 "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_K",
             )
         })?;
-        let bytes = aligned(self.bytes(name, info));
-        QStorage::from_data(bytes, device, dtype)
-            .and_then(|storage| QTensor::new(storage, info.shape()))
+        QStorage::from_data(aligned(bytes), device, dtype)
+            .and_then(|storage| QTensor::new(storage, shape))
             .map_err(|e| ModelError::device(self.path(), e))
+    }
+
+    fn floats(
+        &self,
+        info: &TensorInfo,
+        bytes: Cow<'_, [u8]>,
+        shape: &[usize],
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor, ModelError> {
+        self.blocks(info, bytes, shape, &Device::Cpu)?
+            .dequantize(&Device::Cpu)
+            .and_then(|tensor| tensor.to_dtype(dtype))
+            .and_then(|tensor| tensor.to_device(device))
+            .map_err(|e| ModelError::device(self.path(), e))
+    }
+
+    /// Packs a matrix for the device; `None` when it is stored as floats or exact products are wanted.
+    fn pack(
+        &self,
+        info: &TensorInfo,
+        bytes: Cow<'_, [u8]>,
+        (rows, columns): (usize, usize),
+        precision: Precision,
+        activations: ActivationPrecision,
+        device: &Device,
+    ) -> Result<Option<PackedMatrix>, ModelError> {
+        if !info.ggml_type().is_quantized() || precision == Precision::Exact {
+            return Ok(None);
+        }
+        let quant = candle_dtype(info.ggml_type()).and_then(GgufQuant::from_candle);
+        if device.is_cpu()
+            && let Some(quant) = quant
+        {
+            let matrix = headstart_kernels::PackedMatrix::from_gguf(quant, &bytes, rows, columns)
+                .map_err(|e| ModelError::device(self.path(), e))?;
+            return Ok(Some(PackedMatrix::kernel(matrix.with_precision(activations))));
+        }
+        let tensor = self.blocks(info, bytes, &[rows, columns], device)?;
+        Ok(Some(PackedMatrix::stock(tensor)))
     }
 
     /// Reads one tensor of exactly `shape` as floats, dequantizing when needed.
@@ -134,11 +175,7 @@ impl GgufSource {
         device: &Device,
     ) -> Result<Tensor, ModelError> {
         let info = self.checked(name, suffix, shape)?;
-        self.qtensor(name, info, &Device::Cpu)?
-            .dequantize(&Device::Cpu)
-            .and_then(|tensor| tensor.to_dtype(dtype))
-            .and_then(|tensor| tensor.to_device(device))
-            .map_err(|e| ModelError::device(self.path(), e))
+        self.floats(info, self.bytes(name, info), shape, dtype, device)
     }
 
     /// Reads one matrix in its packed form; `None` when it is stored as floats or exact products are wanted. `activations`: how our
@@ -149,35 +186,41 @@ impl GgufSource {
     pub(crate) fn quantized(
         &self,
         name: &str,
-        shape: &[usize],
+        shape: &[usize; 2],
         precision: Precision,
         activations: ActivationPrecision,
         device: &Device,
     ) -> Result<Option<PackedMatrix>, ModelError> {
         let info = self.checked(name, "weight", shape)?;
-        if matches!(
-            info.ggml_type(),
-            GgmlType::F32 | GgmlType::F16 | GgmlType::BF16
-        ) || precision == Precision::Exact
-        {
-            return Ok(None);
+        let bytes = self.bytes(name, info);
+        self.pack(info, bytes, (shape[0], shape[1]), precision, activations, device)
+    }
+
+    /// One expert's projection out of a stacked tensor `[experts, outputs, inputs]`.
+    ///
+    /// # Errors
+    /// As [`GgufSource::dense`].
+    pub(crate) fn expert(
+        &self,
+        name: &str,
+        (expert, experts): (usize, usize),
+        (outputs, inputs): (usize, usize),
+        precision: Precision,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Linear, ModelError> {
+        let info = self.checked(name, "weight", &[experts, outputs, inputs])?;
+        let data = self.file.data(info);
+        let size = data.len() / experts;
+        let bytes = Cow::Borrowed(&data[expert * size..(expert + 1) * size]);
+        let activations = ActivationPrecision::Int8;
+        match self.pack(info, bytes.clone(), (outputs, inputs), precision, activations, device)? {
+            Some(matrix) => Ok(Linear::packed(matrix, None, dtype)),
+            None => {
+                let weight = self.floats(info, bytes, &[outputs, inputs], dtype, device)?;
+                Ok(Linear::dense(weight, None))
+            }
         }
-        if device.is_cpu()
-            && let Some(quant) = candle_dtype(info.ggml_type()).and_then(GgufQuant::from_candle)
-            && let [rows, columns] = *shape
-        {
-            let matrix = headstart_kernels::PackedMatrix::from_gguf(
-                quant,
-                &self.bytes(name, info),
-                rows,
-                columns,
-            )
-            .map_err(|e| ModelError::device(self.path(), e))?;
-            return Ok(Some(PackedMatrix::kernel(
-                matrix.with_precision(activations),
-            )));
-        }
-        Ok(Some(PackedMatrix::stock(self.qtensor(name, info, device)?)))
     }
 
     /// `rope_freqs.weight`: divisors of the inverse frequencies.
@@ -196,10 +239,10 @@ impl GgufSource {
                 info.shape(),
             ));
         }
+        let bytes = Cow::Borrowed(self.file.data(info));
         let factors = self
-            .qtensor("rope_freqs", info, &Device::Cpu)?
-            .dequantize(&Device::Cpu)
-            .and_then(|tensor| tensor.to_vec1::<f32>())
+            .floats(info, bytes, &[half_dim], DType::F32, &Device::Cpu)?
+            .to_vec1::<f32>()
             .map_err(|e| ModelError::device(self.path(), e))?;
         if factors.iter().any(|f| !f.is_finite() || *f <= 0.0) {
             return Err(ModelError::corrupt(

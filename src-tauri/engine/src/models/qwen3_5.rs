@@ -1,0 +1,87 @@
+//! Qwen3.5 and its successors of the same type: hybrids of GatedDeltaNet and gated full attention, dense or with experts, alone or as
+//! the text part of a vision-language checkpoint.
+
+use super::{
+    Model,
+    decoder::{DecoderModel, DecoderPlan, FeedForwardPlan, MixerPlan, bias},
+    qwen3_moe::experts,
+};
+use crate::{
+    config::{ConfigSource, DecoderConfig, Key, attention_layers},
+    error::ModelError,
+    layers::{AttentionConfig, GatedDeltaConfig, HeadNorms, MoeConfig},
+    weights::{Bias, Weights},
+};
+
+const ATTENTION_BIAS: Key = Key::new("attention_bias", "attention_bias");
+const OUTPUT_GATE: Key = Key::new("attn_output_gate", "attn_output_gate");
+const KERNEL: Key = Key::new("linear_conv_kernel_dim", "ssm.conv_kernel");
+const KEY_HEADS: Key = Key::new("linear_num_key_heads", "ssm.group_count");
+const VALUE_HEADS: Key = Key::new("linear_num_value_heads", "ssm.time_step_rank");
+const KEY_DIM: Key = Key::new("linear_key_head_dim", "ssm.state_size");
+const VALUE_DIM: Key = Key::new("linear_value_head_dim", "linear_value_head_dim");
+const SHARED: Key = Key::new("shared_expert_intermediate_size", "expert_shared_feed_forward_length");
+
+/// Loads a Qwen3.5.
+///
+/// # Errors
+/// When the configuration or a weight is missing, wrong or unsupported.
+pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn Model>, ModelError> {
+    let config = DecoderConfig::read(source, false)?;
+    let attention_bias = bias(source, ATTENTION_BIAS)?;
+    let attention = AttentionConfig {
+        qkv_bias: attention_bias,
+        output_bias: attention_bias,
+        head_norms: HeadNorms::Centred,
+        output_gate: source.bool(OUTPUT_GATE)?.unwrap_or(true),
+        window: None,
+    };
+    let delta = gated_delta(source)?;
+    let feed_forward = if source.json("num_experts").is_some() {
+        FeedForwardPlan::Experts(MoeConfig {
+            shared_intermediate: Some(source.positive(SHARED)?),
+            ..experts(source, true)?
+        })
+    } else {
+        FeedForwardPlan::Dense {
+            intermediate: config.dense_intermediate(source)?,
+            bias: Bias::None,
+        }
+    };
+    let layers = attention_layers(source, config.num_layers)?
+        .into_iter()
+        .map(|full| {
+            let mixer = if full {
+                MixerPlan::Attention(attention)
+            } else {
+                MixerPlan::GatedDelta(delta)
+            };
+            (mixer, feed_forward)
+        })
+        .collect();
+    let plan = DecoderPlan {
+        layers,
+        centred_norms: true,
+    };
+    Ok(Box::new(DecoderModel::load(config, plan, weights)?))
+}
+
+fn gated_delta(source: &ConfigSource) -> Result<GatedDeltaConfig, ModelError> {
+    let config = GatedDeltaConfig {
+        key_heads: source.positive(KEY_HEADS)?,
+        value_heads: source.positive(VALUE_HEADS)?,
+        key_dim: source.positive(KEY_DIM)?,
+        value_dim: source.positive(VALUE_DIM)?,
+        kernel: source.positive(KERNEL)?,
+    };
+    if !config.value_heads.is_multiple_of(config.key_heads) {
+        return Err(ModelError::corrupt(
+            source.path(),
+            format!(
+                "{} value heads cannot share {} key heads evenly",
+                config.value_heads, config.key_heads
+            ),
+        ));
+    }
+    Ok(config)
+}
