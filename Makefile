@@ -35,7 +35,7 @@ ui: setup ## build the dashboard
 	@$(MAKE) --no-print-directory ui/dist/index.html
 
 run: ui starter ## build everything and serve (ARGS="..." for the server)
-	cargo run --release --bin headstart -- serve $(ARGS)
+	cargo run --release --bin headstart -- serve --model-dir models $(ARGS)
 
 test: ## all checks and tests
 	@scripts/setup.sh test

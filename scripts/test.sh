@@ -32,8 +32,9 @@ run() {
 # count NAME PASSED FAILED SKIPPED: adds the counts of the step that was just run.
 count() {
   local name=$1 p=$2 f=$3 s=$4
-  # A step that failed without a failed test did not get as far as its tests, or broke afterwards.
-  if [ "$status" != 0 ] && [ "$f" = 0 ]; then f=1; fi
+  # A step that failed without a failed test did not get as far as its tests, or broke afterwards; one that ran nothing
+  # has proven nothing.
+  if [ "$f" = 0 ] && { [ "$status" != 0 ] || [ $((p + s)) = 0 ]; }; then f=1; fi
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   table+=("$(printf '%-22s %5d s  %5d passed  %3d failed  %3d skipped' "$name" "$seconds" "$p" "$f" "$s")")
 }
@@ -50,11 +51,13 @@ skip() {
   printf '\n=== %s: skipped, %s\n' "$1" "$2"
 }
 
-# cargo_tests NAME CMD...: sums the `test result:` lines of all test binaries.
+# cargo_tests NAME CMD...: sums the `test result:` lines of all test binaries, wherever in a line they are: another
+# process may have begun it.
 cargo_tests() {
   run "$@"
   # shellcheck disable=SC2046
-  count "$1" $(awk '/^test result: / { p += $4; f += $6; s += $8 } END { print p + 0, f + 0, s + 0 }' "$log")
+  count "$1" $(grep -oE 'test result: [A-Za-z]+\. [0-9]+ passed; [0-9]+ failed; [0-9]+ ignored' "$log" |
+    awk '{ p += $4; f += $6; s += $8 } END { print p + 0, f + 0, s + 0 }')
 }
 
 # node_tests NAME CMD...: node's own test runner, in TAP.

@@ -18,5 +18,5 @@ export default defineConfig({
     strictPort: true,
     proxy: { '/v1': server, '/health': server, '/api': server },
   },
-  test: { include: ['src/**/*.test.ts'], environment: 'node' },
+  test: { include: ['src/**/*.test.ts'], environment: 'node', testTimeout: 60_000 },
 })

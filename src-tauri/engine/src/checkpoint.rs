@@ -165,10 +165,7 @@ impl Checkpoint {
             },
             architecture: self.config.architecture()?.to_string(),
             quantization: quantization.to_string(),
-            parameters: tensors
-                .iter()
-                .map(|tensor| tensor.shape.iter().map(|d| *d as u64).product::<u64>())
-                .sum(),
+            parameters: tensors.iter().map(|tensor| tensor.parameters).sum(),
             bytes: tensors.iter().map(|tensor| tensor.bytes).sum(),
             context_length: self.config.positive(CONTEXT_LENGTH)?,
         })

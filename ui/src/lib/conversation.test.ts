@@ -25,6 +25,8 @@ class FakeServer {
   }
 }
 
+/** Waits as long as a busy machine may need. */
+const eventually = (check: () => void) => vi.waitFor(check, { timeout: 30_000 })
 const text = (content: string, finish_reason: string | null = null) => ({ choices: [{ delta: { content }, finish_reason }] })
 const ask = (prompt: string) => ({ model: 'm', system: '', prompt, key: '' })
 
@@ -41,9 +43,9 @@ describe('Conversation', () => {
     const sent = chat.send(ask('hi'))
     expect(chat.busy).toBe(true)
     expect(chat.turns[0]!.state).toBe('waiting')
-    await vi.waitFor(() => expect(server.requests).toHaveLength(1))
+    await eventually(() => expect(server.requests).toHaveLength(1))
     server.send(text('Hel'))
-    await vi.waitFor(() => expect(chat.turns[0]).toMatchObject({ state: 'streaming', text: 'Hel' }))
+    await eventually(() => expect(chat.turns[0]).toMatchObject({ state: 'streaming', text: 'Hel' }))
     server.send(text('lo', 'stop'), { choices: [], usage: { prompt_tokens: 1, completion_tokens: 2 } }, '[DONE]')
     await sent
     expect(chat.turns[0]).toMatchObject({ state: 'done', text: 'Hello', finish: 'stop', usage: { completion_tokens: 2 } })
@@ -53,9 +55,9 @@ describe('Conversation', () => {
   it('keeps what came before a stop, and sends it with the next prompt', async () => {
     const chat = new Conversation()
     const sent = chat.send(ask('one'))
-    await vi.waitFor(() => expect(server.requests).toHaveLength(1))
+    await eventually(() => expect(server.requests).toHaveLength(1))
     server.send(text('part'))
-    await vi.waitFor(() => expect(chat.turns[0]!.text).toBe('part'))
+    await eventually(() => expect(chat.turns[0]!.text).toBe('part'))
     chat.stop()
     await sent
     expect(chat.turns[0]).toMatchObject({ state: 'stopped', text: 'part', error: null })
@@ -70,7 +72,7 @@ describe('Conversation', () => {
   it('leaves a failed turn out of the history and shows its error', async () => {
     const chat = new Conversation()
     const sent = chat.send(ask('one'))
-    await vi.waitFor(() => expect(server.requests).toHaveLength(1))
+    await eventually(() => expect(server.requests).toHaveLength(1))
     server.send({ error: { message: 'Out of memory.' } })
     await sent
     expect(chat.turns[0]).toMatchObject({ state: 'failed', error: 'Out of memory.' })
@@ -90,7 +92,7 @@ describe('Conversation', () => {
     const sent = chat.send(ask('one'))
     await chat.send(ask('two'))
     expect(chat.turns).toHaveLength(1)
-    await vi.waitFor(() => expect(server.requests).toHaveLength(1))
+    await eventually(() => expect(server.requests).toHaveLength(1))
     chat.clear()
     await sent
     expect(chat.turns).toHaveLength(0)

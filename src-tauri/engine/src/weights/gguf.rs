@@ -262,6 +262,7 @@ impl GgufSource {
                 shape: info.shape().to_vec(),
                 dtype: info.ggml_type().name().to_string(),
                 bytes: self.file.data(info).len() as u64,
+                parameters: info.element_count() as u64,
             })
             .collect()
     }

@@ -64,6 +64,8 @@ pub struct TensorSummary {
     pub dtype: String,
     /// Bytes in the file.
     pub bytes: u64,
+    /// Weights in it; 0 for what only describes a packed tensor.
+    pub parameters: u64,
 }
 
 /// The format behind [`Weights`].

@@ -10,6 +10,7 @@ use headstart_engine::{
     error::EngineError,
     request::{FinishReason, GeneratedToken, GenerationEvent, GenerationRequest},
     scheduler::ModelInfo,
+    stop::StopStrings,
     tokenizer::Tokenizer,
 };
 use serde_json::Value;
@@ -47,6 +48,22 @@ impl Job {
             }
             .into());
         }
+        // The engine checks these again; but by then a stream has begun, and its client takes a 200 for an answer.
+        if let Some(id) = prompt_tokens
+            .iter()
+            .find(|id| **id as usize >= model.vocab_size)
+        {
+            return Err(ApiError::bad_field(
+                "prompt",
+                format!(
+                    "Token {id} of the prompt is outside this model's vocabulary of {} tokens.",
+                    model.vocab_size
+                ),
+            ));
+        }
+        let stop_strings = params.stop_strings();
+        StopStrings::new(&stop_strings)
+            .map_err(|error| ApiError::bad_field("stop", format!("These stop strings cannot be used: {error}.")))?;
         Ok(Self {
             request: GenerationRequest {
                 model: state.model_spec(entry),
@@ -56,7 +73,7 @@ impl Job {
                     logprobs,
                     model.vocab_size,
                 )?,
-                stop_strings: params.stop_strings(),
+                stop_strings,
                 stop_ids: params.stop_ids(model.tokenizer.stop_ids()),
                 max_tokens: params.max_tokens()?,
                 show_special_tokens: params.shows_special_tokens(),

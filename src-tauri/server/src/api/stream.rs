@@ -1,6 +1,10 @@
 //! Server-sent events (WHATWG HTML, section 9.2) as OpenAI's clients read them.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::response::{IntoResponse, Response, Sse, sse::Event};
 use headstart_engine::{
@@ -36,10 +40,13 @@ pub(super) fn event_stream(
             yield Ok::<_, Infallible>(data(&opening));
         }
         let mut progress = "waiting".to_string();
+        // Counted from what was last sent, not from what the engine last said: it may work for minutes without text.
+        let mut last_sent = Instant::now();
         loop {
-            let event = match tokio::time::timeout(period, events.next()).await {
+            let event = match tokio::time::timeout(period.saturating_sub(last_sent.elapsed()), events.next()).await {
                 Ok(event) => event,
                 Err(_) => {
+                    last_sent = Instant::now();
                     match keep_alive {
                         KeepAlive::Comment => yield Ok(Event::default().comment(progress.clone())),
                         KeepAlive::Chunk => yield Ok(data(&shape.idle())),
@@ -55,6 +62,7 @@ pub(super) fn event_stream(
                     progress = "decoding".into();
                     if !text.is_empty() || tokens.iter().any(|token| token.logprobs.is_some()) {
                         yield Ok(data(&shape.delta(&text, &tokens, &tokenizer)));
+                        last_sent = Instant::now();
                     }
                 }
                 Some(GenerationEvent::Finished { reason, usage: counts }) => {

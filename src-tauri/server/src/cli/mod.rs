@@ -3,6 +3,7 @@
 mod bench;
 mod inspect;
 mod models;
+mod quantize;
 mod render;
 mod run;
 mod serve;
@@ -60,6 +61,8 @@ enum Command {
     Models(models::ModelsArgs),
     /// Print exactly the prompt that a model is given for a conversation.
     Render(render::RenderArgs),
+    /// Make a smaller MLX checkpoint out of an unquantized one.
+    Quantize(quantize::QuantizeArgs),
     /// Show what a model is: architecture, tensors, quantization, tokenizer, template, memory.
     Inspect(inspect::InspectArgs),
 }
@@ -132,6 +135,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Bench(args) => bench::bench(&options, &args),
         Command::Models(args) => models::models(&options, &args),
         Command::Render(args) => render::render(&options, &args),
+        Command::Quantize(args) => quantize::quantize(args),
         Command::Inspect(args) => inspect::inspect(&options, &args),
     }
 }

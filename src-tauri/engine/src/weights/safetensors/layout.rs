@@ -28,6 +28,19 @@ impl Layout {
             _ => name.to_string(),
         }
     }
+
+    /// The text model's name for a stored name; `None` for what belongs to no text model, such as an image encoder.
+    pub(super) fn text(self, stored: &str) -> Option<String> {
+        let outer = ["lm_head.", "mtp."];
+        match self {
+            Self::Text => Some(stored.to_string()),
+            Self::Wrapped => match stored.strip_prefix("model.language_model.") {
+                Some(rest) => Some(format!("model.{rest}")),
+                None => outer.iter().any(|prefix| stored.starts_with(prefix)).then(|| stored.to_string()),
+            },
+            Self::Mlx => stored.strip_prefix("language_model.").map(str::to_string),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -44,6 +57,10 @@ mod tests {
             assert_eq!(layout.stored("model.embed_tokens.weight"), embedding);
             assert_eq!(layout.stored("lm_head.weight"), head);
             assert_eq!(Layout::detect(|name| name == embedding), layout);
+            assert_eq!(layout.text(embedding).as_deref(), Some("model.embed_tokens.weight"));
+            assert_eq!(layout.text(head).as_deref(), Some("lm_head.weight"));
         }
+        assert_eq!(Layout::Wrapped.text("model.visual.pos_embed.weight"), None);
+        assert_eq!(Layout::Mlx.text("vision_tower.pos_embed.weight"), None);
     }
 }

@@ -55,11 +55,15 @@ pub(super) fn float_dtype(dtype: Dtype) -> Result<DType, String> {
     }
 }
 
-/// The files of `folder`: those that `model.safetensors.index.json` names, else every `*.safetensors` in it.
+/// The files of `folder`: those that `model.safetensors.index.json` names, else `model.safetensors`, else every `*.safetensors` in it
+/// (repositories often hold other forms of the same weights beside the first two).
 pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, ModelError> {
-    let index_path = folder.join("model.safetensors.index.json");
-    if index_path.is_file() {
-        files_of_index(&index_path)
+    let index = folder.join("model.safetensors.index.json");
+    let single = folder.join("model.safetensors");
+    if index.is_file() {
+        files_of_index(&index)
+    } else if single.is_file() {
+        Ok(vec![single])
     } else {
         files_of_folder(folder)
     }

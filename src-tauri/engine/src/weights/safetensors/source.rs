@@ -329,25 +329,69 @@ impl SafetensorsSource {
             .is_none_or(|(_, info)| info.shape.last() != Some(&1))
     }
 
-    /// All tensors.
+    /// All tensors. Packed matrices are shown with the shape that they unpack to.
     pub fn summaries(&self) -> Vec<TensorSummary> {
         self.index
             .keys()
             .filter_map(|name| {
                 let (_, info) = self.find(name)?;
-                Some(TensorSummary {
+                let mut summary = TensorSummary {
                     name: name.clone(),
                     shape: info.shape.clone(),
                     dtype: format!("{:?}", info.dtype),
                     bytes: (info.data_offsets.1 - info.data_offsets.0) as u64,
-                })
+                    parameters: info.shape.iter().map(|d| *d as u64).product(),
+                };
+                let module = name.rsplit_once('.').map_or(name.as_str(), |(module, _)| module);
+                let packed = self.find(&format!("{module}.weight")).is_some_and(|(_, info)| info.dtype == Dtype::U32);
+                if packed && (name.ends_with(".scales") || name.ends_with(".biases")) {
+                    summary.parameters = 0;
+                }
+                if info.dtype == Dtype::U32
+                    && let Some(format) = self.quantization.of(module)
+                    && let Some(last) = summary.shape.last_mut()
+                {
+                    *last = *last * 32 / format.bits as usize;
+                    summary.dtype = format!("{}-bit", format.bits);
+                    summary.parameters = summary.shape.iter().map(|d| *d as u64).product();
+                }
+                Some(summary)
             })
             .collect()
     }
 
-    /// The declared quantization.
-    pub fn quantization(&self) -> &QuantizationConfig {
-        &self.quantization
+    /// Names of all tensors as stored.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.index.keys().map(String::as_str)
+    }
+
+    /// The name that a text model uses for a stored tensor; `None` for tensors of image encoders.
+    pub(crate) fn text_name(&self, stored: &str) -> Option<String> {
+        self.layout.text(stored)
+    }
+
+    /// Shape and dtype of a stored tensor of floats.
+    pub(crate) fn stored_float(&self, stored: &str) -> Result<(Vec<usize>, DType), ModelError> {
+        let (shard, info) = self.require(stored)?;
+        match float_dtype(info.dtype) {
+            Ok(dtype) if dtype != DType::F64 => Ok((info.shape.clone(), dtype)),
+            _ => Err(ModelError::unsupported(
+                &shard.path,
+                format!("the type {:?} of tensor \"{stored}\"", info.dtype),
+                "F32, F16, BF16",
+            )),
+        }
+    }
+
+    /// The bytes of some rows of a stored tensor, seen as a matrix of its last dimension.
+    pub(crate) fn stored_rows(&self, stored: &str, start: usize, count: usize) -> Result<&[u8], ModelError> {
+        let (shard, info) = self.require(stored)?;
+        let columns = info.shape.last().copied().unwrap_or(1);
+        let rows = info.shape.iter().product::<usize>() / columns.max(1);
+        let data = shard.data(info);
+        let row_bytes = data.len() / rows.max(1);
+        data.get(start * row_bytes..(start + count) * row_bytes)
+            .ok_or_else(|| ModelError::corrupt(&shard.path, format!("tensor \"{stored}\" has fewer rows than it should")))
     }
 }
 

@@ -3,7 +3,7 @@
 use minijinja::value::{Kwargs, Value, from_args};
 use minijinja::{Error, ErrorKind};
 
-use super::value::{Py, fail, py, type_name};
+use super::value::{Py, fail, py, receive, type_name};
 
 /// The arguments of one call.
 pub(super) struct Args {
@@ -18,11 +18,11 @@ impl Args {
         let (positional, kwargs): (&[Value], Kwargs) = from_args(values)?;
         let named = kwargs
             .args()
-            .map(|name| Ok((name.to_owned(), kwargs.peek(name)?)))
+            .map(|name| Ok((name.to_owned(), receive(kwargs.peek(name)?))))
             .collect::<Result<Vec<(String, Value)>, Error>>()?;
         Ok(Self {
             callee: callee.to_owned(),
-            positional: positional.to_vec(),
+            positional: positional.iter().cloned().map(receive).collect(),
             named,
         })
     }

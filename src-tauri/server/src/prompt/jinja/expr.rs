@@ -256,7 +256,9 @@ impl<'t> Parser<'t> {
             return Ok(first);
         }
         let mut text = format!("({}", first.text);
+        let mut chain = 0;
         while self.skip_name(word) {
+            self.count_step(&mut chain)?;
             text.push_str(&format!(" {word} {}", operand(self)?.text));
         }
         text.push(')');
@@ -602,8 +604,8 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// The arguments of a call, from `(` to `)`.
-    pub(super) fn arguments(&mut self) -> Result<String, CompileError> {
+    /// The arguments of a call, from `(` to `)`; `suffix` is appended to each that stands for one value.
+    fn arguments(&mut self, suffix: &str) -> Result<String, CompileError> {
         self.expect_op("(")?;
         let mut text = String::new();
         while !self.skip_op(")") {
@@ -620,16 +622,19 @@ impl<'t> Parser<'t> {
                 text.push_str(&format!("**{}", self.expression()?.text));
             } else if let (Token::Name(name), Token::Op("=")) = (self.peek(), self.ahead(1)) {
                 self.at += 2;
-                text.push_str(&format!("{name}={}", self.expression()?.text));
+                text.push_str(&format!("{name}={}{suffix}", self.expression()?.text));
             } else {
                 text.push_str(&self.expression()?.text);
+                text.push_str(suffix);
             }
         }
         Ok(text)
     }
 
     fn call(&mut self, callee: Code) -> Result<Code, CompileError> {
-        let args = self.arguments()?;
+        let is_method = matches!(callee.shape, Shape::Attribute(..))
+            || callee.shape == Shape::Name && callee.text == "loop";
+        let args = self.arguments(if is_method { "" } else { "|py.pass" })?;
         let path = join_path(&callee.path, "(...)");
         Ok(match callee.shape {
             // Recursion into a loop: what it iterates over is converted as in the loop's head.
@@ -674,7 +679,7 @@ impl<'t> Parser<'t> {
     pub(super) fn filter_call(&mut self) -> Result<(String, String), CompileError> {
         let name = self.dotted_name()?;
         let args = if self.is_op("(") {
-            self.arguments()?
+            self.arguments("")?
         } else {
             String::new()
         };
@@ -701,7 +706,7 @@ impl<'t> Parser<'t> {
         let negated = self.skip_name("not");
         let name = self.dotted_name()?;
         let args = match self.peek() {
-            Token::Op("(") => self.arguments()?,
+            Token::Op("(") => self.arguments("")?,
             Token::Name(word) if ends_test(word) => String::new(),
             Token::Name(_)
             | Token::Str(_)

@@ -25,7 +25,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            steps: 100_000_000,
+            steps: 50_000_000,
             output_bytes: 64 << 20,
             work_bytes: 2 << 30,
         }

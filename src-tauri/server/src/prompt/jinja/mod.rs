@@ -254,6 +254,16 @@ fn add_operators(env: &mut Environment<'static>) {
             ))
         }
     });
+    // An argument that is given but undefined keeps a macro from using the parameter's default, which minijinja cannot tell
+    // from one that is not given: it is disguised while it is passed.
+    env.add_filter("py.pass", |value: Value| {
+        if value.is_undefined() {
+            value::given_undefined()
+        } else {
+            value
+        }
+    });
+    env.add_filter("py.receive", value::receive);
     env.add_filter(
         "py.unknown",
         |_: Value, message: &str| -> Result<Value, Error> { Err(fail(message)) },

@@ -4,7 +4,7 @@ use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
 use super::args::{Args, required};
-use super::value::{Py, SeqKind, fail, py, type_name};
+use super::value::{Py, SeqKind, py, type_name};
 use super::{filters, ops, strings, text};
 
 /// Every test: its name and how many arguments it takes besides the value.

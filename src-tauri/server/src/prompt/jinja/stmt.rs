@@ -25,6 +25,7 @@ pub(super) fn lower(source: &str) -> Result<String, CompileError> {
         line: 1,
         nesting: 0,
         in_loop: false,
+        jumps: false,
     };
     let end = writer.body(&[])?;
     debug_assert!(end.is_none());
@@ -39,6 +40,8 @@ struct Writer<'t> {
     nesting: usize,
     /// Whether `break` and `continue` may stand here.
     in_loop: bool,
+    /// Whether the innermost loop has a `break` or `continue`.
+    jumps: bool,
 }
 
 type Done = Result<(), CompileError>;
@@ -140,6 +143,7 @@ impl<'t> Writer<'t> {
                         .parser
                         .error(format!("'{name}' is not directly inside a loop")));
                 }
+                self.jumps = true;
                 self.block_end()?;
                 self.statement(line, name);
                 Ok(())
@@ -183,17 +187,48 @@ impl<'t> Writer<'t> {
             head.push_str(" recursive");
         }
         self.block_end()?;
+        let begin = self.out.len();
         self.statement(line, &head);
         let in_loop = std::mem::replace(&mut self.in_loop, true);
+        let jumps = std::mem::replace(&mut self.jumps, false);
         let end = self.body(&["endfor", "else"])?;
         self.in_loop = in_loop;
+        let has_jumps = std::mem::replace(&mut self.jumps, jumps);
         if end == Some("else") {
             self.block_end()?;
-            self.statement(line, "else");
-            self.body(&["endfor"])?;
+            // Jinja2 runs `else` unless some iteration came to the end of the body, which `break` and `continue` prevent.
+            let finished = format!("_finished_{begin}");
+            if has_jumps {
+                self.out
+                    .insert_str(begin, &format!("{{% set {finished} = namespace() %}}"));
+                self.statement(line, &format!("set {finished}.one = true"));
+                self.statement(line, "endfor");
+                self.statement(line, &format!("if not {finished}|py.attr(\"one\", \"\")"));
+            } else {
+                self.statement(line, "else");
+            }
+            self.else_body()?;
+            self.statement(line, if has_jumps { "endif" } else { "endfor" });
+        } else {
+            self.block_end()?;
+            self.statement(line, "endfor");
         }
+        Ok(())
+    }
+
+    /// The body of a loop's `else`, up to `endfor`: a scope of its own, but for minijinja's scopes `break` and `continue` (of an
+    /// outer loop) are walls, so with these it shares the scope around it.
+    fn else_body(&mut self) -> Done {
+        let begin = self.out.len();
+        let line = self.line;
+        let jumps = std::mem::replace(&mut self.jumps, false);
+        self.body(&["endfor"])?;
         self.block_end()?;
-        self.statement(line, "endfor");
+        if !self.jumps {
+            self.out.insert_str(begin, "{% with %}");
+            self.statement(line, "endwith");
+        }
+        self.jumps |= jumps;
         Ok(())
     }
 
@@ -271,28 +306,38 @@ impl<'t> Writer<'t> {
         Ok(())
     }
 
-    fn signature(&mut self) -> Result<String, CompileError> {
+    /// The parameters of a macro, and the statements that its body begins with.
+    fn signature(&mut self) -> Result<(String, String), CompileError> {
         self.parser.expect_op("(")?;
+        let mut names = Vec::new();
         let mut text = String::new();
         while !self.parser.skip_op(")") {
             if !text.is_empty() {
                 self.parser.expect_op(",")?;
                 text.push_str(", ");
             }
-            text.push_str(self.parser.expect_identifier()?);
+            let name = self.parser.expect_identifier()?;
+            names.push(name);
+            text.push_str(name);
             if self.parser.skip_op("=") {
                 text.push_str(" = ");
                 text.push_str(&self.parser.expression()?.text);
             }
         }
-        Ok(text)
+        // See `py.pass`.
+        let received = names
+            .into_iter()
+            .map(|name| format!("{{% set {name} = {name}|py.receive %}}"))
+            .collect();
+        Ok((text, received))
     }
 
     fn macro_definition(&mut self, line: usize) -> Done {
         let name = self.parser.expect_identifier()?;
-        let signature = self.signature()?;
+        let (signature, received) = self.signature()?;
         self.block_end()?;
         self.statement(line, &format!("macro {name}({signature})"));
+        self.out.push_str(&received);
         self.macro_body("endmacro")?;
         self.statement(line, "endmacro");
         Ok(())
@@ -306,10 +351,11 @@ impl<'t> Writer<'t> {
     }
 
     fn call_block(&mut self, line: usize) -> Done {
-        let signature = if self.parser.is_op("(") {
-            format!("({})", self.signature()?)
+        let (signature, received) = if self.parser.is_op("(") {
+            let (signature, received) = self.signature()?;
+            (format!("({signature})"), received)
         } else {
-            String::new()
+            (String::new(), String::new())
         };
         let call = self.parser.expression()?;
         if call.shape != Shape::NameCall {
@@ -319,6 +365,7 @@ impl<'t> Writer<'t> {
         }
         self.block_end()?;
         self.statement(line, &format!("call{signature} {}", call.text));
+        self.out.push_str(&received);
         self.macro_body("endcall")?;
         self.statement(line, "endcall");
         Ok(())

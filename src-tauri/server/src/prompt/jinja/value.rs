@@ -304,6 +304,30 @@ pub(super) fn string(text: String) -> Result<Value, Error> {
     Ok(Value::from(text))
 }
 
+/// Stands for an undefined value while it is an argument.
+#[derive(Debug)]
+struct GivenUndefined;
+
+impl Object for GivenUndefined {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+}
+
+/// An undefined value in disguise: see [`receive`].
+pub(super) fn given_undefined() -> Value {
+    Value::from_object(GivenUndefined)
+}
+
+/// The argument itself.
+pub(super) fn receive(value: Value) -> Value {
+    if value.downcast_object_ref::<GivenUndefined>().is_some() {
+        Value::UNDEFINED
+    } else {
+        value
+    }
+}
+
 /// An integer, in the smallest representation.
 pub(super) fn int(n: i128) -> Value {
     i64::try_from(n).map_or_else(|_| Value::from(n), Value::from)
