@@ -338,8 +338,21 @@ impl Client {
         }
     }
 
-    /// Sends `bytes`, ends the sending side, and returns all that comes back; empty when the server just hangs up.
+    /// Sends a request that says `connection: close`, and returns all that comes back.
+    ///
+    /// # Panics
+    /// When there is no connection or no end.
     pub fn raw(&self, bytes: &[u8]) -> String {
+        let mut answer = Vec::new();
+        match self.connect(bytes).read_to_end(&mut answer) {
+            Ok(_) => String::from_utf8_lossy(&answer).into_owned(),
+            Err(error) => panic!("no whole answer: {error}"),
+        }
+    }
+
+    /// Sends `bytes` that may be no request at all, says that no more will come, and returns what comes back: nothing when the server
+    /// just hangs up.
+    pub fn raw_broken_off(&self, bytes: &[u8]) -> String {
         let Ok(mut stream) = TcpStream::connect(self.address) else {
             return String::new();
         };

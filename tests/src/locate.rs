@@ -29,15 +29,20 @@ pub fn starter() -> Option<PathBuf> {
 /// A model that is part of the repository.
 pub fn bundled(name: &str) -> PathBuf {
     std::env::var_os("HEADSTART_BUNDLED_MODELS")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/headstart"), PathBuf::from)
+        .map_or_else(
+            || Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/headstart"),
+            PathBuf::from,
+        )
         .join(name)
 }
 
 /// A file or folder of the data that lies beside the repository (`HEADSTART_SHARED`, else `../shared`). `None`, with a note, when it is
 /// not there: it is no part of a user's clone.
 pub fn shared(name: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("HEADSTART_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"), PathBuf::from);
+    let root = std::env::var_os("HEADSTART_SHARED").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
+        PathBuf::from,
+    );
     let path = root.join(name);
     if path.exists() {
         Some(path)

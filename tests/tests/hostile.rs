@@ -495,7 +495,7 @@ fn ask_all(client: &Client, seed: u64) {
                 }
             }
             Hostile::Raw(bytes) => {
-                let answer = client.raw(&bytes);
+                let answer = client.raw_broken_off(&bytes);
                 let status = answer.split(' ').nth(1).unwrap_or("0").parse::<u16>();
                 let what = format!(
                     "request {number} {}: {}",

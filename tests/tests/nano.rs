@@ -14,7 +14,13 @@ use headstart_tests::locate::{bundled, shared};
 /// Twenty questions about a fact hidden in prose: what this model was trained for. (Where it has nothing to go by it rambles, and its
 /// next words are near ties that any rounding decides: there 9 of 20 answers stay equal in 4 bits, 16 in 6, 18 in 8.)
 fn prompts() -> Vec<String> {
-    let names = ["red vault", "blue door", "north gate", "old tower", "green cellar"];
+    let names = [
+        "red vault",
+        "blue door",
+        "north gate",
+        "old tower",
+        "green cellar",
+    ];
     let people = ["Rosa", "Tariq", "Uma", "Liam", "Nina"];
     let colours = ["teal", "orange", "violet", "grey", "crimson"];
     let mut prompts = Vec::new();
@@ -64,7 +70,9 @@ struct Loaded {
 fn load(path: &Path) -> Loaded {
     let checkpoint = Checkpoint::open(path).unwrap();
     Loaded {
-        model: checkpoint.load(&Device::Cpu, &LoadOptions::default()).unwrap(),
+        model: checkpoint
+            .load(&Device::Cpu, &LoadOptions::default())
+            .unwrap(),
         tokenizer: checkpoint.tokenizer().unwrap(),
     }
 }
@@ -76,7 +84,10 @@ impl Loaded {
             positions: &Positions::contiguous(0, tokens.len()),
             logits,
         };
-        self.model.forward(input, &mut self.model.new_cache()).unwrap().unwrap()
+        self.model
+            .forward(input, &mut self.model.new_cache())
+            .unwrap()
+            .unwrap()
     }
 
     fn greedy(&self, prompt: &str, steps: usize) -> Vec<u32> {
@@ -92,7 +103,13 @@ impl Loaded {
                 logits: LogitRows::Last,
             };
             let row = self.model.forward(input, &mut cache).unwrap().unwrap();
-            let token = row.get(0).unwrap().argmax(0).unwrap().to_scalar::<u32>().unwrap();
+            let token = row
+                .get(0)
+                .unwrap()
+                .argmax(0)
+                .unwrap()
+                .to_scalar::<u32>()
+                .unwrap();
             out.push(token);
             if self.tokenizer.stop_ids().contains(&token) {
                 break;
@@ -134,12 +151,17 @@ fn four_bits_answer_as_sixteen_do() {
     let (before, after) = (full.perplexity(HELD_TEXT), packed.perplexity(HELD_TEXT));
     println!("{agree} of 20 answers equal for 16 tokens; perplexity {before:.2} became {after:.2}");
     assert!(agree >= 15, "{agree}: {same:?}");
-    assert!((after / before - 1.0).abs() < 0.05, "perplexity {before} became {after}");
+    assert!(
+        (after / before - 1.0).abs() < 0.05,
+        "perplexity {before} became {after}"
+    );
 }
 
 #[test]
 fn mixed_bits_in_mlx_layout_load_and_answer() {
-    let Some(path) = shared("models/nano-oq4") else { return };
+    let Some(path) = shared("models/nano-oq4") else {
+        return;
+    };
     let mixed = load(&path);
     let answer = mixed.greedy("What is the capital of France?", 16);
     let text = mixed.tokenizer.decode(&answer, true);
@@ -150,7 +172,9 @@ fn mixed_bits_in_mlx_layout_load_and_answer() {
 fn the_draft_shares_the_tokenizer() {
     let (target, draft) = (load(&bundled("nano")), load(&bundled("nano-draft")));
     assert!(target.tokenizer.has_same_vocabulary(&draft.tokenizer));
-    let text = draft.tokenizer.decode(&draft.greedy("What is the capital of France?", 16), true);
+    let text = draft
+        .tokenizer
+        .decode(&draft.greedy("What is the capital of France?", 16), true);
     assert!(text.contains("Paris"), "{text}");
 }
 
@@ -168,7 +192,9 @@ fn any_split_of_a_prompt_gives_the_same_logits() {
         let mut start = 0;
         let mut last = None;
         while start < ids.len() {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             // Short pieces as often as long ones.
             let piece = (1 << (state >> 61)) as usize + (state >> 40) as usize % 9;
             let end = (start + piece).min(ids.len());
@@ -180,8 +206,19 @@ fn any_split_of_a_prompt_gives_the_same_logits() {
             last = whole.model.forward(input, &mut cache).unwrap();
             start = end;
         }
-        let difference = (last.unwrap() - &expected).unwrap().abs().unwrap().max_all().unwrap();
-        let scale = expected.abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+        let difference = (last.unwrap() - &expected)
+            .unwrap()
+            .abs()
+            .unwrap()
+            .max_all()
+            .unwrap();
+        let scale = expected
+            .abs()
+            .unwrap()
+            .max_all()
+            .unwrap()
+            .to_scalar::<f32>()
+            .unwrap();
         let relative = difference.to_scalar::<f32>().unwrap() / scale;
         assert!(relative < 0.02, "{relative}");
     }

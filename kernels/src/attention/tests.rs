@@ -102,12 +102,12 @@ impl Case {
                 (stock.dtype(), stock.dims()),
                 (dtype, &[self.queries, self.heads * self.dim][..])
             );
-            // Stock operations round scores and weights to the dtype, too.
+            // Stock operations round scores and weights to the dtype, too, and on some processors even sum in f16.
             assert_close(
                 &format!("{what} {dtype:?} stock"),
                 &stock,
                 &want,
-                8.0 * step,
+                20.0 * step,
                 0.3,
             );
         }

@@ -26,7 +26,12 @@ pub fn causal_conv1d_silu_slice<T: Element>(
     y: &mut [T],
     new_state: &mut [T],
 ) {
-    let ConvShape { tokens, channels, taps, stride } = shape;
+    let ConvShape {
+        tokens,
+        channels,
+        taps,
+        stride,
+    } = shape;
     let row = |i: usize| match i.checked_sub(taps - 1) {
         Some(token) => &x[token * stride..][..channels],
         None => &state[i * channels..][..channels],

@@ -54,7 +54,10 @@ pub fn gated_delta_slice<T: Element>(
         let state = &mut new_state[head * key_dim * dim..][..key_dim * dim];
         for token in 0..shape.tokens {
             let at = |[t, h]: [usize; 2], head: usize| token * t + head * h;
-            let q = unit(&q[at(shape.q_strides, key_head)..][..key_dim], (key_dim as f32).powf(-0.5));
+            let q = unit(
+                &q[at(shape.q_strides, key_head)..][..key_dim],
+                (key_dim as f32).powf(-0.5),
+            );
             let k = unit(&k[at(shape.k_strides, key_head)..][..key_dim], 1.0);
             let v = &v[at(shape.v_strides, head)..][..dim];
             let decay = log_decay[token * heads + head].exp();

@@ -59,13 +59,22 @@ pub fn decay_and_beta(
             dt_bias.shape()
         );
     }
-    stock_decay_and_beta(&a.to_dtype(DType::F32)?, &b.to_dtype(DType::F32)?, a_log, dt_bias)
+    stock_decay_and_beta(
+        &a.to_dtype(DType::F32)?,
+        &b.to_dtype(DType::F32)?,
+        a_log,
+        dt_bias,
+    )
 }
 
 fn same(what: &str, x: &Tensor, gate: &Tensor) -> Result<()> {
     check_dtype("the gate", x.dtype(), gate)?;
     if x.shape() != gate.shape() {
-        candle_core::bail!("{what}: x is {:?} and the gate is {:?}", x.shape(), gate.shape());
+        candle_core::bail!(
+            "{what}: x is {:?} and the gate is {:?}",
+            x.shape(),
+            gate.shape()
+        );
     }
     if !matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16) {
         candle_core::bail!(

@@ -147,7 +147,10 @@ pub fn reference(
     for (row, out) in out.chunks_exact_mut(dim).enumerate() {
         let (token, head) = (row / heads, row % heads);
         let key_row = (token * key_heads + head / (heads / key_heads)) * key_dim;
-        let (k, q) = (unit(&k[key_row..][..key_dim]), unit(&q[key_row..][..key_dim]));
+        let (k, q) = (
+            unit(&k[key_row..][..key_dim]),
+            unit(&q[key_row..][..key_dim]),
+        );
         let state = &mut state[head * key_dim * dim..][..key_dim * dim];
         let decay = log_decay[row].exp();
         state.iter_mut().for_each(|s| *s *= decay);

@@ -68,10 +68,16 @@ pub(super) fn gated_delta(
     let all = (heads, chunks, size, size);
     // L_t - L_s is summed from g between s and t, never as a difference of two long sums, which would lose small decays
     // behind a large one. Above the diagonal it is 0 and masked.
-    let between = lower.expand(all)?.contiguous()?.matmul(&g.broadcast_mul(&strictly)?)?;
+    let between = lower
+        .expand(all)?
+        .contiguous()?
+        .matmul(&g.broadcast_mul(&strictly)?)?;
     let decay = between.exp()?.broadcast_mul(&lower)?;
     let from_start = lower.expand(all)?.contiguous()?.matmul(&g)?.exp()?;
-    let to_end = decay.narrow(2, size - 1, 1)?.transpose(2, 3)?.contiguous()?;
+    let to_end = decay
+        .narrow(2, size - 1, 1)?
+        .transpose(2, 3)?
+        .contiguous()?;
 
     let k_t = k.transpose(2, 3)?.contiguous()?;
     let a = (k.matmul(&k_t)? * &decay)?
@@ -84,9 +90,13 @@ pub(super) fn gated_delta(
     let mut block = 1;
     while block < size {
         let pairs = mask(&|t, s| {
-            t / (2 * block) == s / (2 * block) && t % (2 * block) >= block && s % (2 * block) < block
+            t / (2 * block) == s / (2 * block)
+                && t % (2 * block) >= block
+                && s % (2 * block) < block
         })?;
-        let below = inverse.matmul(&a.broadcast_mul(&pairs)?)?.matmul(&inverse)?;
+        let below = inverse
+            .matmul(&a.broadcast_mul(&pairs)?)?
+            .matmul(&inverse)?;
         inverse = (inverse - below)?;
         block *= 2;
     }

@@ -11,7 +11,15 @@ fn smoke() {
     let beta = (tensor(&[t, hv], 5, 0.5, DType::F32) + 0.5).unwrap();
     let s = tensor(&[hv, dk, dv], 6, 0.5, DType::F32);
     let mut want_s = to_f64(&s);
-    let want = reference(&to_f64(&q), &to_f64(&k), &to_f64(&v), &to_f64(&g), &to_f64(&beta), &mut want_s, [hk, hv, dk, dv]);
+    let want = reference(
+        &to_f64(&q),
+        &to_f64(&k),
+        &to_f64(&v),
+        &to_f64(&g),
+        &to_f64(&beta),
+        &mut want_s,
+        [hk, hv, dk, dv],
+    );
     for (o, n) in [
         gated_delta(&q, &k, &v, &g, &beta, Some(&s)).unwrap(),
         stock::gated_delta(&q, &k, &v, &g, &beta, Some(&s)).unwrap(),

@@ -14,7 +14,10 @@ use crate::{
     gguf::GgufFile,
     models::{Family, Model},
     tokenizer::Tokenizer,
-    weights::{QuantizationConfig, GgufSource, Precision, SafetensorsSource, Source, TensorSummary, Weights},
+    weights::{
+        GgufSource, Precision, QuantizationConfig, SafetensorsSource, Source, TensorSummary,
+        Weights,
+    },
 };
 
 /// How a model is placed and computed.
@@ -117,12 +120,10 @@ impl Checkpoint {
 
     fn source(&self) -> Result<Source, ModelError> {
         match &self.config {
-            ConfigSource::Json { .. } => {
-                Ok(Source::Safetensors(SafetensorsSource::open(
-                    &self.path,
-                    self.quantization.clone(),
-                )?))
-            }
+            ConfigSource::Json { .. } => Ok(Source::Safetensors(SafetensorsSource::open(
+                &self.path,
+                self.quantization.clone(),
+            )?)),
             ConfigSource::Gguf { file, .. } => {
                 let heads = if self.family.gguf_interleaves_heads {
                     let queries = self.config.positive(NUM_HEADS)?;
@@ -204,7 +205,10 @@ impl Checkpoint {
 /// The affine quantization that an MLX checkpoint declares; other methods are refused, but for block-scaled FP8, which its tensors'
 /// type shows.
 fn mlx_quantization(config: &ConfigSource) -> Result<QuantizationConfig, ModelError> {
-    let Some(found) = config.json("quantization").or_else(|| config.json("quantization_config")) else {
+    let Some(found) = config
+        .json("quantization")
+        .or_else(|| config.json("quantization_config"))
+    else {
         return Ok(QuantizationConfig::default());
     };
     match found.get("quant_method").and_then(|method| method.as_str()) {

@@ -39,7 +39,11 @@ impl Positions {
     /// When a row has another length.
     pub fn with_mrope(mut self, rows: [Vec<u32>; 3]) -> Result<Self, String> {
         if let Some(row) = rows.iter().find(|row| row.len() != self.order.len()) {
-            return Err(format!("{} rotary positions do not fit {} tokens", row.len(), self.order.len()));
+            return Err(format!(
+                "{} rotary positions do not fit {} tokens",
+                row.len(),
+                self.order.len()
+            ));
         }
         self.mrope = Some(rows);
         Ok(self)

@@ -25,7 +25,33 @@ pub struct Conversation {
     pub continue_final_message: Option<bool>,
 }
 
+/// Kinds of message parts that are not text.
+const MEDIA: [&str; 9] = [
+    "image_url",
+    "image",
+    "input_image",
+    "video_url",
+    "video",
+    "input_video",
+    "audio_url",
+    "audio",
+    "input_audio",
+];
+
 impl Conversation {
+    /// The first part of a message that is an image, a video or a sound: where it stands and its kind.
+    pub fn media(&self) -> Option<(String, &str)> {
+        self.messages.iter().enumerate().find_map(|(i, message)| {
+            let parts = message.get("content")?.as_array()?;
+            parts.iter().enumerate().find_map(|(j, part)| {
+                let kind = part.get("type")?.as_str()?;
+                MEDIA
+                    .contains(&kind)
+                    .then(|| (format!("messages[{i}].content[{j}]"), kind))
+            })
+        })
+    }
+
     /// What the template is given.
     pub fn into_request(self) -> RenderRequest {
         let mut kwargs = Map::new();
@@ -126,6 +152,25 @@ mod tests {
         );
         assert_eq!(request.tools, None);
         assert!(request.add_generation_prompt);
+    }
+
+    #[test]
+    fn images_are_found() {
+        let of = |content: Value| {
+            let value = json!({"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": content}]});
+            let conversation: Conversation = serde_json::from_value(value).unwrap();
+            conversation
+                .media()
+                .map(|(place, kind)| (place, kind.to_string()))
+        };
+        assert_eq!(of(json!([{"type": "text", "text": "image_url"}])), None);
+        assert_eq!(of(json!("image")), None);
+        assert_eq!(
+            of(
+                json!([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:"}}])
+            ),
+            Some(("messages[1].content[1]".into(), "image_url".into()))
+        );
     }
 
     #[test]

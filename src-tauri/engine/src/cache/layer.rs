@@ -52,7 +52,9 @@ impl LayerCache {
     pub fn attention(&mut self) -> candle_core::Result<&mut AttentionCache> {
         match self {
             Self::Attention(cache) => Ok(cache),
-            Self::Recurrent(_) => candle_core::bail!("an attention layer was given a recurrent cache"),
+            Self::Recurrent(_) => {
+                candle_core::bail!("an attention layer was given a recurrent cache")
+            }
         }
     }
 
@@ -63,7 +65,9 @@ impl LayerCache {
     pub fn recurrent(&mut self) -> candle_core::Result<&mut RecurrentCache> {
         match self {
             Self::Recurrent(cache) => Ok(cache),
-            Self::Attention(_) => candle_core::bail!("a recurrent layer was given an attention cache"),
+            Self::Attention(_) => {
+                candle_core::bail!("a recurrent layer was given an attention cache")
+            }
         }
     }
 

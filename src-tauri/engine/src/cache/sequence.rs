@@ -264,7 +264,10 @@ impl SequenceSnapshot {
 mod tests {
     use candle_core::{DType, Device, Tensor};
 
-    use super::{super::{AttentionCacheSpec, RecurrentState}, *};
+    use super::{
+        super::{AttentionCacheSpec, RecurrentState},
+        *,
+    };
 
     fn cache() -> SequenceCache {
         let spec = LayerCacheSpec::Attention(AttentionCacheSpec {
@@ -375,9 +378,9 @@ mod tests {
             let rows = Tensor::ones((1, tokens, 2), DType::F32, &Device::Cpu)?;
             layers[0].attention()?.append(&rows, &rows)?;
             let recurrent = layers[1].recurrent()?;
-            let before = recurrent.state().map_or(0.0, |state| {
-                state.delta.to_scalar::<f32>().unwrap()
-            });
+            let before = recurrent
+                .state()
+                .map_or(0.0, |state| state.delta.to_scalar::<f32>().unwrap());
             recurrent.set(RecurrentState {
                 conv: Tensor::zeros((3, 1), DType::F32, &Device::Cpu)?,
                 delta: Tensor::new(before + tokens as f32, &Device::Cpu)?,
@@ -399,13 +402,22 @@ mod tests {
         let mut cache = hybrid();
         hybrid_pass(&mut cache, 5, false).unwrap();
         assert!(hybrid_pass(&mut cache, 3, true).is_err());
-        assert_eq!((cache.token_count(), counted(&mut cache)), (Ok(5), Some(5.0)));
+        assert_eq!(
+            (cache.token_count(), counted(&mut cache)),
+            (Ok(5), Some(5.0))
+        );
         let snapshot = cache.snapshot().unwrap();
         hybrid_pass(&mut cache, 2, false).unwrap();
         assert_eq!(cache.trim(6), Err(CacheError::NotTrimmable));
-        assert_eq!((cache.token_count(), counted(&mut cache)), (Ok(7), Some(7.0)));
+        assert_eq!(
+            (cache.token_count(), counted(&mut cache)),
+            (Ok(7), Some(7.0))
+        );
         cache.restore(&snapshot).unwrap();
-        assert_eq!((cache.token_count(), counted(&mut cache)), (Ok(5), Some(5.0)));
+        assert_eq!(
+            (cache.token_count(), counted(&mut cache)),
+            (Ok(5), Some(5.0))
+        );
         cache.trim(0).unwrap();
         assert_eq!((cache.token_count(), counted(&mut cache)), (Ok(0), None));
         // A snapshot of other kinds of layers is refused and leaves nothing half restored.

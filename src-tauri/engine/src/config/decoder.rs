@@ -145,6 +145,7 @@ impl DecoderConfig {
     /// # Errors
     /// When the configuration does not say.
     pub fn dense_intermediate(&self, source: &ConfigSource) -> Result<usize, ModelError> {
-        self.intermediate_size.ok_or_else(|| source.missing(INTERMEDIATE_SIZE))
+        self.intermediate_size
+            .ok_or_else(|| source.missing(INTERMEDIATE_SIZE))
     }
 }

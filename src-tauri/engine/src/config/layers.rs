@@ -13,12 +13,19 @@ const INTERVAL: Key = Key::new("full_attention_interval", "full_attention_interv
 pub fn attention_layers(source: &ConfigSource, layers: usize) -> Result<Vec<bool>, ModelError> {
     let Some(types) = source.json("layer_types") else {
         let interval = source.usize(INTERVAL)?.filter(|n| *n > 0).unwrap_or(1);
-        return Ok((0..layers).map(|i| (i + 1).is_multiple_of(interval)).collect());
+        return Ok((0..layers)
+            .map(|i| (i + 1).is_multiple_of(interval))
+            .collect());
     };
     let types = types
         .as_array()
         .filter(|types| types.len() == layers)
-        .ok_or_else(|| ModelError::corrupt(source.path(), format!("\"layer_types\" must list {layers} layers")))?;
+        .ok_or_else(|| {
+            ModelError::corrupt(
+                source.path(),
+                format!("\"layer_types\" must list {layers} layers"),
+            )
+        })?;
     types
         .iter()
         .map(|kind| match kind.as_str() {
@@ -49,10 +56,18 @@ mod tests {
     #[test]
     fn kinds_come_from_the_list_or_the_interval() {
         assert_eq!(layers(json!({}), 2).unwrap(), [true, true]);
-        assert_eq!(layers(json!({"full_attention_interval": 2}), 4).unwrap(), [false, true, false, true]);
+        assert_eq!(
+            layers(json!({"full_attention_interval": 2}), 4).unwrap(),
+            [false, true, false, true]
+        );
         let listed = json!({"layer_types": ["full_attention", "linear_attention"], "full_attention_interval": 2});
         assert_eq!(layers(listed.clone(), 2).unwrap(), [true, false]);
         assert!(layers(listed, 3).is_err());
-        assert!(layers(json!({"layer_types": ["mamba"]}), 1).unwrap_err().to_string().contains("mamba"));
+        assert!(
+            layers(json!({"layer_types": ["mamba"]}), 1)
+                .unwrap_err()
+                .to_string()
+                .contains("mamba")
+        );
     }
 }

@@ -347,17 +347,27 @@ fn mrope_section(
     dim: usize,
     source: &ConfigSource,
 ) -> Result<Option<[usize; 3]>, ModelError> {
-    let Some(found) = parameters.and_then(|p| p.get("mrope_section")).filter(|v| !v.is_null()) else {
+    let Some(found) = parameters
+        .and_then(|p| p.get("mrope_section"))
+        .filter(|v| !v.is_null())
+    else {
         return Ok(None);
     };
-    let sections: Option<Vec<usize>> = found
-        .as_array()
-        .map(|list| list.iter().filter_map(|n| n.as_u64().map(|n| n as usize)).collect());
+    let sections: Option<Vec<usize>> = found.as_array().map(|list| {
+        list.iter()
+            .filter_map(|n| n.as_u64().map(|n| n as usize))
+            .collect()
+    });
     match sections.as_deref() {
-        Some([t, h, w]) if t.checked_add(*h).and_then(|n| n.checked_add(*w)) == Some(dim / 2) => Ok(Some([*t, *h, *w])),
+        Some([t, h, w]) if t.checked_add(*h).and_then(|n| n.checked_add(*w)) == Some(dim / 2) => {
+            Ok(Some([*t, *h, *w]))
+        }
         _ => Err(ModelError::corrupt(
             source.path(),
-            format!("\"mrope_section\" must be three counts that sum to {}, found {found}", dim / 2),
+            format!(
+                "\"mrope_section\" must be three counts that sum to {}, found {found}",
+                dim / 2
+            ),
         )),
     }
 }

@@ -153,7 +153,9 @@ impl Attention {
             self.window,
         )?;
         match gate {
-            Some(gate) => self.o_proj.forward(&headstart_kernels::sigmoid_mul(&out, &gate)?),
+            Some(gate) => self
+                .o_proj
+                .forward(&headstart_kernels::sigmoid_mul(&out, &gate)?),
             None => self.o_proj.forward(&out),
         }
     }
@@ -162,12 +164,20 @@ impl Attention {
     fn queries(&self, x: &Tensor, tokens: usize) -> Result<(Tensor, Option<Tensor>)> {
         let projected = self.q_proj.forward(x)?;
         if !self.output_gate {
-            return Ok((projected.reshape((tokens, self.num_heads, self.head_dim))?, None));
+            return Ok((
+                projected.reshape((tokens, self.num_heads, self.head_dim))?,
+                None,
+            ));
         }
         let pairs = projected.reshape((tokens, self.num_heads, 2 * self.head_dim))?;
         let q = pairs.narrow(2, 0, self.head_dim)?.contiguous()?;
-        let gate = pairs.narrow(2, self.head_dim, self.head_dim)?.contiguous()?;
-        Ok((q, Some(gate.reshape((tokens, self.num_heads * self.head_dim))?)))
+        let gate = pairs
+            .narrow(2, self.head_dim, self.head_dim)?
+            .contiguous()?;
+        Ok((
+            q,
+            Some(gate.reshape((tokens, self.num_heads * self.head_dim))?),
+        ))
     }
 
     /// Bytes of the weights.

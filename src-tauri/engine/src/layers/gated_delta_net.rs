@@ -80,7 +80,11 @@ impl GatedDeltaNet {
             beta: linear("in_proj_b", heads, hidden)?,
             decay: linear("in_proj_a", heads, hidden)?,
             out: linear("out_proj", hidden, config.values())?,
-            conv: weights.depthwise_conv(&format!("{prefix}.conv1d"), config.channels(), config.kernel)?,
+            conv: weights.depthwise_conv(
+                &format!("{prefix}.conv1d"),
+                config.channels(),
+                config.kernel,
+            )?,
             a_log: weights.parameter(&format!("{prefix}.A_log"), &[heads], DType::F32)?,
             dt_bias: weights.parameter(&format!("{prefix}.dt_bias"), &[heads], DType::F32)?,
             norm: weights.norm(&format!("{prefix}.norm"), config.value_dim)?,
@@ -105,19 +109,30 @@ impl GatedDeltaNet {
         let tokens = x.dim(0)?;
         let mixed = self.qkv.forward(x)?;
         let state = cache.state();
-        let (mixed, conv) = headstart_kernels::causal_conv1d_silu(&mixed, &self.conv, state.map(|s| &s.conv))?;
-        let q = mixed.narrow(1, 0, keys)?.reshape((tokens, key_heads, key_dim))?;
-        let k = mixed.narrow(1, keys, keys)?.reshape((tokens, key_heads, key_dim))?;
-        let v = mixed.narrow(1, 2 * keys, values)?.reshape((tokens, value_heads, value_dim))?;
+        let (mixed, conv) =
+            headstart_kernels::causal_conv1d_silu(&mixed, &self.conv, state.map(|s| &s.conv))?;
+        let q = mixed
+            .narrow(1, 0, keys)?
+            .reshape((tokens, key_heads, key_dim))?;
+        let k = mixed
+            .narrow(1, keys, keys)?
+            .reshape((tokens, key_heads, key_dim))?;
+        let v = mixed
+            .narrow(1, 2 * keys, values)?
+            .reshape((tokens, value_heads, value_dim))?;
         let (decay, beta) = headstart_kernels::decay_and_beta(
             &self.decay.forward(x)?,
             &self.beta.forward(x)?,
             &self.a_log,
             &self.dt_bias,
         )?;
-        let (out, delta) = headstart_kernels::gated_delta(&q, &k, &v, &decay, &beta, state.map(|s| &s.delta))?;
+        let (out, delta) =
+            headstart_kernels::gated_delta(&q, &k, &v, &decay, &beta, state.map(|s| &s.delta))?;
         cache.set(RecurrentState { conv, delta });
-        let gate = self.gate.forward(x)?.reshape((tokens, value_heads, value_dim))?;
+        let gate = self
+            .gate
+            .forward(x)?
+            .reshape((tokens, value_heads, value_dim))?;
         let out = headstart_kernels::gated_rms_norm(&out, &gate, &self.norm, self.eps)?;
         self.out.forward(&out.reshape((tokens, values))?)
     }
@@ -133,6 +148,9 @@ impl GatedDeltaNet {
     /// Bytes of one sequence's state.
     pub fn state_bytes(&self, dtype: DType) -> usize {
         let conv = (self.config.kernel - 1) * self.config.channels() * dtype.size_in_bytes();
-        conv + self.config.value_heads * self.config.key_dim * self.config.value_dim * DType::F32.size_in_bytes()
+        conv + self.config.value_heads
+            * self.config.key_dim
+            * self.config.value_dim
+            * DType::F32.size_in_bytes()
     }
 }

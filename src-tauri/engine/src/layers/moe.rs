@@ -46,17 +46,42 @@ impl SparseMoe {
         config: MoeConfig,
     ) -> std::result::Result<Self, ModelError> {
         let experts = (0..config.experts)
-            .map(|expert| GatedMlp::load_expert(weights, prefix, expert, config.experts, hidden, config.intermediate))
+            .map(|expert| {
+                GatedMlp::load_expert(
+                    weights,
+                    prefix,
+                    expert,
+                    config.experts,
+                    hidden,
+                    config.intermediate,
+                )
+            })
             .collect::<std::result::Result<Vec<_>, ModelError>>()?;
         let shared = match config.shared_intermediate {
             Some(intermediate) => Some((
-                GatedMlp::load(weights, &format!("{prefix}.shared_expert"), hidden, intermediate, Bias::None)?,
-                weights.linear(&format!("{prefix}.shared_expert_gate"), 1, hidden, Bias::None)?,
+                GatedMlp::load(
+                    weights,
+                    &format!("{prefix}.shared_expert"),
+                    hidden,
+                    intermediate,
+                    Bias::None,
+                )?,
+                weights.linear(
+                    &format!("{prefix}.shared_expert_gate"),
+                    1,
+                    hidden,
+                    Bias::None,
+                )?,
             )),
             None => None,
         };
         Ok(Self {
-            router: weights.linear(&format!("{prefix}.gate"), config.experts, hidden, Bias::None)?,
+            router: weights.linear(
+                &format!("{prefix}.gate"),
+                config.experts,
+                hidden,
+                Bias::None,
+            )?,
             experts,
             shared,
             active: config.active,
@@ -80,7 +105,10 @@ impl SparseMoe {
             let ids = Tensor::new(ids.as_slice(), x.device())?;
             let shares = Tensor::new(shares.as_slice(), x.device())?.unsqueeze(1)?;
             let y = expert.forward(&x.index_select(&ids, 0)?)?;
-            let y = y.to_dtype(DType::F32)?.broadcast_mul(&shares)?.to_dtype(x.dtype())?;
+            let y = y
+                .to_dtype(DType::F32)?
+                .broadcast_mul(&shares)?
+                .to_dtype(x.dtype())?;
             out = out.index_add(&ids, &y, 0)?;
         }
         if let Some((expert, gate)) = &self.shared {
@@ -92,7 +120,11 @@ impl SparseMoe {
 
     /// For every expert, the tokens sent to it and their shares. Probabilities are over all experts, in f32.
     fn routes(&self, x: &Tensor) -> Result<Vec<Vec<(u32, f32)>>> {
-        let logits = self.router.forward(x)?.to_dtype(DType::F32)?.to_device(&Device::Cpu)?;
+        let logits = self
+            .router
+            .forward(x)?
+            .to_dtype(DType::F32)?
+            .to_device(&Device::Cpu)?;
         let mut routes = vec![Vec::new(); self.experts.len()];
         for (token, row) in logits.to_vec2::<f32>()?.into_iter().enumerate() {
             for (expert, share) in choose(&row, self.active, self.normalize) {
@@ -104,7 +136,10 @@ impl SparseMoe {
 
     /// Bytes of the weights.
     pub fn bytes(&self) -> usize {
-        let shared = self.shared.as_ref().map_or(0, |(expert, gate)| expert.bytes() + gate.bytes());
+        let shared = self
+            .shared
+            .as_ref()
+            .map_or(0, |(expert, gate)| expert.bytes() + gate.bytes());
         self.router.bytes() + shared + self.experts.iter().map(GatedMlp::bytes).sum::<usize>()
     }
 }
@@ -140,7 +175,10 @@ mod tests {
         assert_eq!(experts, [1, 3, 2]);
         let total = 1.0 + 2.0 * 2f32.exp() + 1f32.exp();
         assert!((chosen[0].1 - 2f32.exp() / total).abs() < 1e-6);
-        let sum: f32 = choose(&[0.0, 2.0, 1.0, 2.0], 3, true).iter().map(|(_, share)| share).sum();
+        let sum: f32 = choose(&[0.0, 2.0, 1.0, 2.0], 3, true)
+            .iter()
+            .map(|(_, share)| share)
+            .sum();
         assert!((sum - 1.0).abs() < 1e-6);
     }
 }

@@ -110,13 +110,19 @@ mod tests {
             mrope_section: Some([2, 1, 1]),
         };
         let rotary = Rotary::new(&config, None);
-        let positions = Positions::contiguous(0, 1).with_mrope([vec![5], vec![6], vec![7]]).unwrap();
+        let positions = Positions::contiguous(0, 1)
+            .with_mrope([vec![5], vec![6], vec![7]])
+            .unwrap();
         let angles = rotary.angles(&positions, DType::F32, &Device::Cpu).unwrap();
         let found = angles.cos.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let expected = [5.0, 6.0 * 0.1, 7.0 * 0.01, 5.0 * 0.001].map(f32::cos);
         for (found, expected) in found.iter().zip(expected) {
             assert!((found - expected).abs() < 1e-6);
         }
-        assert!(Positions::contiguous(0, 2).with_mrope([vec![1, 2], vec![1], vec![1, 2]]).is_err());
+        assert!(
+            Positions::contiguous(0, 2)
+                .with_mrope([vec![1, 2], vec![1], vec![1, 2]])
+                .is_err()
+        );
     }
 }

@@ -5,12 +5,14 @@ use candle_core::{DType, Device, Tensor};
 
 use super::{ForwardInput, LogitRows, Model};
 use crate::{
-    cache::{AttentionCacheSpec, CacheError, CachedPositions, LayerCache, LayerCacheSpec, SequenceCache},
+    cache::{
+        AttentionCacheSpec, CacheError, CachedPositions, LayerCache, LayerCacheSpec, SequenceCache,
+    },
     config::{ConfigSource, DecoderConfig, Key},
     error::{EngineError, ModelError},
     layers::{
-        Attention, AttentionConfig, Embedding, GatedDeltaConfig, GatedDeltaNet, GatedMlp, Linear, MoeConfig, RmsNorm,
-        Rotary, RotaryAngles, SparseMoe,
+        Attention, AttentionConfig, Embedding, GatedDeltaConfig, GatedDeltaNet, GatedMlp, Linear,
+        MoeConfig, RmsNorm, Rotary, RotaryAngles, SparseMoe,
     },
     positions::Positions,
     weights::{Bias, Weights},
@@ -83,7 +85,8 @@ impl Layer {
         centred_norms: bool,
     ) -> Result<Self, ModelError> {
         let hidden = config.hidden_size;
-        let norm = |name: &str| load_norm(weights, &format!("{prefix}.{name}"), config, centred_norms);
+        let norm =
+            |name: &str| load_norm(weights, &format!("{prefix}.{name}"), config, centred_norms);
         let mlp = format!("{prefix}.mlp");
         Ok(Self {
             input_norm: norm("input_layernorm")?,
@@ -107,7 +110,9 @@ impl Layer {
                 FeedForwardPlan::Dense { intermediate, bias } => {
                     FeedForward::Dense(GatedMlp::load(weights, &mlp, hidden, intermediate, bias)?)
                 }
-                FeedForwardPlan::Experts(moe) => FeedForward::Experts(SparseMoe::load(weights, &mlp, hidden, moe)?),
+                FeedForwardPlan::Experts(moe) => {
+                    FeedForward::Experts(SparseMoe::load(weights, &mlp, hidden, moe)?)
+                }
             },
         })
     }
@@ -149,7 +154,12 @@ impl Layer {
     }
 }
 
-fn load_norm(weights: &Weights, name: &str, config: &DecoderConfig, centred: bool) -> Result<RmsNorm, ModelError> {
+fn load_norm(
+    weights: &Weights,
+    name: &str,
+    config: &DecoderConfig,
+    centred: bool,
+) -> Result<RmsNorm, ModelError> {
     let weight = if centred {
         weights.centred_norm(name, config.hidden_size)?
     } else {
@@ -163,16 +173,28 @@ impl DecoderModel {
     ///
     /// # Errors
     /// When a weight is missing or has another shape than the configuration says.
-    pub(super) fn load(config: DecoderConfig, plan: DecoderPlan, weights: &Weights) -> Result<Self, ModelError> {
-        let vocab_size = weights
-            .rows("model.embed_tokens")
-            .ok_or_else(|| crate::weights::missing_tensor(weights.path(), "model.embed_tokens.weight"))?;
+    pub(super) fn load(
+        config: DecoderConfig,
+        plan: DecoderPlan,
+        weights: &Weights,
+    ) -> Result<Self, ModelError> {
+        let vocab_size = weights.rows("model.embed_tokens").ok_or_else(|| {
+            crate::weights::missing_tensor(weights.path(), "model.embed_tokens.weight")
+        })?;
         let embedding = weights.embedding("model.embed_tokens", vocab_size, config.hidden_size)?;
         let layers = plan
             .layers
             .into_iter()
             .enumerate()
-            .map(|(i, layer)| Layer::load(weights, &format!("model.layers.{i}"), &config, layer, plan.centred_norms))
+            .map(|(i, layer)| {
+                Layer::load(
+                    weights,
+                    &format!("model.layers.{i}"),
+                    &config,
+                    layer,
+                    plan.centred_norms,
+                )
+            })
             .collect::<Result<Vec<_>, ModelError>>()?;
         let head_is_shared = match config.tie_word_embeddings {
             Some(tied) => tied,
@@ -181,7 +203,9 @@ impl DecoderModel {
         let head = if head_is_shared {
             embedding.as_head()
         } else {
-            weights.embedding("lm_head", vocab_size, config.hidden_size)?.as_head()
+            weights
+                .embedding("lm_head", vocab_size, config.hidden_size)?
+                .as_head()
         };
         let factors = weights.rope_frequency_factors(config.rope.dim / 2)?;
         Ok(Self {
@@ -215,7 +239,11 @@ impl Model for DecoderModel {
 
     fn weight_bytes(&self) -> usize {
         let layers: usize = self.layers.iter().map(Layer::bytes).sum();
-        let head = if self.head_is_shared { 0 } else { self.head.bytes() };
+        let head = if self.head_is_shared {
+            0
+        } else {
+            self.head.bytes()
+        };
         self.embedding.bytes() + layers + head
     }
 
@@ -246,7 +274,11 @@ impl Model for DecoderModel {
         }))
     }
 
-    fn forward(&self, input: ForwardInput<'_>, cache: &mut SequenceCache) -> Result<Option<Tensor>, EngineError> {
+    fn forward(
+        &self,
+        input: ForwardInput<'_>,
+        cache: &mut SequenceCache,
+    ) -> Result<Option<Tensor>, EngineError> {
         let ForwardInput {
             tokens,
             positions,
@@ -265,20 +297,23 @@ impl Model for DecoderModel {
                 self.vocab_size
             )));
         }
-        cache.extend(positions, |caches, cached| -> Result<Option<Tensor>, EngineError> {
-            let angles = self.rotary.angles(positions, self.dtype, &self.device)?;
-            let mut x = self.embedding.forward(tokens, &self.device)?;
-            for (layer, cache) in self.layers.iter().zip(caches) {
-                x = layer.forward(x, &angles, positions, cached, cache)?;
-            }
-            let x = match logits {
-                LogitRows::None => return Ok(None),
-                LogitRows::Last => x.narrow(0, tokens.len() - 1, 1)?,
-                LogitRows::All => x,
-            };
-            let logits = self.head.forward(&self.norm.forward(&x)?)?;
-            Ok(Some(logits.to_dtype(DType::F32)?))
-        })
+        cache.extend(
+            positions,
+            |caches, cached| -> Result<Option<Tensor>, EngineError> {
+                let angles = self.rotary.angles(positions, self.dtype, &self.device)?;
+                let mut x = self.embedding.forward(tokens, &self.device)?;
+                for (layer, cache) in self.layers.iter().zip(caches) {
+                    x = layer.forward(x, &angles, positions, cached, cache)?;
+                }
+                let x = match logits {
+                    LogitRows::None => return Ok(None),
+                    LogitRows::Last => x.narrow(0, tokens.len() - 1, 1)?,
+                    LogitRows::All => x,
+                };
+                let logits = self.head.forward(&self.norm.forward(&x)?)?;
+                Ok(Some(logits.to_dtype(DType::F32)?))
+            },
+        )
     }
 }
 

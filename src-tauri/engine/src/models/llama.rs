@@ -25,7 +25,7 @@ pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn M
         qkv_bias: attention_bias,
         output_bias: attention_bias,
         head_norms: HeadNorms::None,
-            output_gate: false,
+        output_gate: false,
         window: None,
     };
     let feed_forward = FeedForwardPlan::Dense {

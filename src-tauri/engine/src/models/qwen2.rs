@@ -25,12 +25,12 @@ pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn M
         .into_iter()
         .map(|window| {
             let attention = AttentionConfig {
-            qkv_bias: Bias::Required,
-            output_bias: Bias::None,
-            head_norms: HeadNorms::None,
-            output_gate: false,
-            window,
-        };
+                qkv_bias: Bias::Required,
+                output_bias: Bias::None,
+                head_norms: HeadNorms::None,
+                output_gate: false,
+                window,
+            };
             (MixerPlan::Attention(attention), feed_forward)
         })
         .collect();

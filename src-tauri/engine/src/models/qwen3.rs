@@ -28,12 +28,12 @@ pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn M
         .into_iter()
         .map(|window| {
             let attention = AttentionConfig {
-            qkv_bias: attention_bias,
-            output_bias: attention_bias,
-            head_norms: HeadNorms::Plain,
-            output_gate: false,
-            window,
-        };
+                qkv_bias: attention_bias,
+                output_bias: attention_bias,
+                head_norms: HeadNorms::Plain,
+                output_gate: false,
+                window,
+            };
             (MixerPlan::Attention(attention), feed_forward)
         })
         .collect();

@@ -20,7 +20,10 @@ const KEY_HEADS: Key = Key::new("linear_num_key_heads", "ssm.group_count");
 const VALUE_HEADS: Key = Key::new("linear_num_value_heads", "ssm.time_step_rank");
 const KEY_DIM: Key = Key::new("linear_key_head_dim", "ssm.state_size");
 const VALUE_DIM: Key = Key::new("linear_value_head_dim", "linear_value_head_dim");
-const SHARED: Key = Key::new("shared_expert_intermediate_size", "expert_shared_feed_forward_length");
+const SHARED: Key = Key::new(
+    "shared_expert_intermediate_size",
+    "expert_shared_feed_forward_length",
+);
 
 /// Loads a Qwen3.5.
 ///

@@ -33,7 +33,10 @@ pub(super) fn experts(source: &ConfigSource, normalize: bool) -> Result<MoeConfi
     if config.active > config.experts {
         return Err(ModelError::corrupt(
             source.path(),
-            format!("{} active experts of {} cannot be", config.active, config.experts),
+            format!(
+                "{} active experts of {} cannot be",
+                config.active, config.experts
+            ),
         ));
     }
     Ok(config)
@@ -48,7 +51,10 @@ pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn M
     let attention_bias = bias(source, ATTENTION_BIAS)?;
     // GGUFs of this family always normalise; `config.json` says, and its default is not to.
     let moe = experts(source, source.is_gguf())?;
-    let step = source.usize(SPARSE_STEP)?.filter(|step| *step > 0).unwrap_or(1);
+    let step = source
+        .usize(SPARSE_STEP)?
+        .filter(|step| *step > 0)
+        .unwrap_or(1);
     let dense: Vec<u64> = source
         .json("mlp_only_layers")
         .and_then(|list| list.as_array())

@@ -39,7 +39,11 @@ pub fn quantize_rows(weights: &[f32], format: AffineFormat, dtype: DType) -> Qua
         let bias = store(bias, dtype, &mut out.biases);
         let largest = ((1u32 << format.bits) - 1) as f32;
         for weight in group {
-            let code = if scale == 0.0 { 0.0 } else { ((weight - bias) / scale).round() };
+            let code = if scale == 0.0 {
+                0.0
+            } else {
+                ((weight - bias) / scale).round()
+            };
             // NaN becomes 0, as every cast does.
             pending |= u64::from(code.clamp(0.0, largest) as u32) << bits;
             bits += format.bits;
@@ -63,7 +67,11 @@ fn range(group: &[f32], bits: u32) -> (f32, f32) {
     let step = if from_low { step } else { -step };
     let edge = if from_low { low } else { high };
     let zero = (edge / step).round();
-    if zero == 0.0 { (step, 0.0) } else { (edge / zero, edge) }
+    if zero == 0.0 {
+        (step, 0.0)
+    } else {
+        (edge / zero, edge)
+    }
 }
 
 /// Appends `value` in `dtype` and returns it as stored.
@@ -111,11 +119,27 @@ mod tests {
         let matrix = if dtype == DType::F32 {
             let (scales, biases) = (f32s(&packed.scales), f32s(&packed.biases));
             let (scales, biases) = (AffineParams::F32(&scales), AffineParams::F32(&biases));
-            PackedMatrix::from_affine(format.bits, format.group, &words, scales, biases, rows, columns)
+            PackedMatrix::from_affine(
+                format.bits,
+                format.group,
+                &words,
+                scales,
+                biases,
+                rows,
+                columns,
+            )
         } else {
             let (scales, biases) = (bf16s(&packed.scales), bf16s(&packed.biases));
             let (scales, biases) = (AffineParams::Bf16(&scales), AffineParams::Bf16(&biases));
-            PackedMatrix::from_affine(format.bits, format.group, &words, scales, biases, rows, columns)
+            PackedMatrix::from_affine(
+                format.bits,
+                format.group,
+                &words,
+                scales,
+                biases,
+                rows,
+                columns,
+            )
         };
         let ids: Vec<u32> = (0..rows as u32).collect();
         let tensor = matrix.unwrap().dequantize_rows(&ids, DType::F32).unwrap();
@@ -132,9 +156,13 @@ mod tests {
                     let format = AffineFormat { bits, group };
                     let back = restored(&weights, 256, format, dtype);
                     // The step may grow to put 0 on a code: by half a step over the whole range.
-                    let step = 2.0 / ((1 << bits) - 1) as f32 * (1.0 + 0.5 / ((1 << bits) - 1) as f32);
+                    let step =
+                        2.0 / ((1 << bits) - 1) as f32 * (1.0 + 0.5 / ((1 << bits) - 1) as f32);
                     for (a, b) in weights.iter().zip(&back) {
-                        assert!((a - b).abs() <= step * 0.75 + slack, "{bits} bits, {group}: {a} became {b}");
+                        assert!(
+                            (a - b).abs() <= step * 0.75 + slack,
+                            "{bits} bits, {group}: {a} became {b}"
+                        );
                     }
                 }
             }

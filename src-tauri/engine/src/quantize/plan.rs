@@ -85,7 +85,11 @@ impl Item {
         };
         let groups = with_last(columns / format.group);
         vec![
-            (weight, "U32", with_last(columns * format.bits as usize / 32)),
+            (
+                weight,
+                "U32",
+                with_last(columns * format.bits as usize / 32),
+            ),
             (format!("{}.scales", self.name), dtype, groups.clone()),
             (format!("{}.biases", self.name), dtype, groups),
         ]
@@ -104,7 +108,11 @@ pub(super) struct Plan {
 ///
 /// # Errors
 /// When the source is quantized already or holds tensors that are not floats.
-pub(super) fn plan(source: &SafetensorsSource, options: &QuantizeOptions, hybrid: bool) -> Result<Plan, ModelError> {
+pub(super) fn plan(
+    source: &SafetensorsSource,
+    options: &QuantizeOptions,
+    hybrid: bool,
+) -> Result<Plan, ModelError> {
     let raw = source.is_raw();
     let mut plan = Plan::default();
     // Experts of one layer that are stored one by one are gathered here, in the order of their numbers.
@@ -143,12 +151,20 @@ pub(super) fn plan(source: &SafetensorsSource, options: &QuantizeOptions, hybrid
                     })
                     .collect();
                 let name = format!("{prefix}.switch_mlp.{projection}");
-                plan.items.push(item(&name, vec![experts, both / 2, hidden], parts));
+                plan.items
+                    .push(item(&name, vec![experts, both / 2, hidden], parts));
             }
         } else if let Some(prefix) = name.strip_suffix(".experts.down_proj") {
-            plan.items.push(item(&format!("{prefix}.switch_mlp.down_proj"), shape, whole));
+            plan.items.push(item(
+                &format!("{prefix}.switch_mlp.down_proj"),
+                shape,
+                whole,
+            ));
         } else if let Some((stack, expert)) = module.and_then(single_expert) {
-            stacks.entry(stack.clone()).or_default().insert(expert, item(&stack, shape, whole));
+            stacks
+                .entry(stack.clone())
+                .or_default()
+                .insert(expert, item(&stack, shape, whole));
         } else {
             let mut item = item(module.unwrap_or(name.as_str()), shape, whole);
             item.is_weight = module.is_some();
@@ -194,7 +210,10 @@ fn out_name(name: &str, hybrid: bool) -> String {
 fn single_expert(module: &str) -> Option<(String, usize)> {
     let (prefix, rest) = module.split_once(".experts.")?;
     let (number, projection) = rest.split_once('.')?;
-    Some((format!("{prefix}.switch_mlp.{projection}"), number.parse().ok()?))
+    Some((
+        format!("{prefix}.switch_mlp.{projection}"),
+        number.parse().ok()?,
+    ))
 }
 
 fn is_centred_norm(name: &str) -> bool {
@@ -217,16 +236,28 @@ const UNQUANTIZED: [&str; 6] = [
 /// The format that an item is quantized in, if it is.
 fn format_of(item: &Item, options: &QuantizeOptions) -> Option<AffineFormat> {
     let columns = item.shape.last().copied()?;
-    if !item.is_weight || item.shape.len() < 2 || item.action != Action::Copy || !columns.is_multiple_of(options.format.group) {
+    if !item.is_weight
+        || item.shape.len() < 2
+        || item.action != Action::Copy
+        || !columns.is_multiple_of(options.format.group)
+    {
         return None;
     }
-    let exception = options.keep.iter().find(|keep| matches(&keep.pattern, &item.name));
+    let exception = options
+        .keep
+        .iter()
+        .find(|keep| matches(&keep.pattern, &item.name));
     match exception {
         Some(keep) => keep.bits.map(|bits| AffineFormat {
             bits,
             ..options.format
         }),
-        None if UNQUANTIZED.iter().any(|pattern| matches(pattern, &item.name)) => None,
+        None if UNQUANTIZED
+            .iter()
+            .any(|pattern| matches(pattern, &item.name)) =>
+        {
+            None
+        }
         None => Some(options.format),
     }
 }
@@ -256,10 +287,23 @@ mod tests {
 
     #[test]
     fn patterns() {
-        assert!(matches("*.embed_tokens", "language_model.model.embed_tokens"));
-        assert!(matches("*.layers.*.v_proj", "model.layers.3.self_attn.v_proj"));
-        assert!(!matches("*.layers.*.v_proj", "model.layers.3.self_attn.v_proj.x"));
-        assert!(matches("lm_head", "lm_head") && !matches("lm_head", "lm_heads") && !matches("a*", "ba"));
+        assert!(matches(
+            "*.embed_tokens",
+            "language_model.model.embed_tokens"
+        ));
+        assert!(matches(
+            "*.layers.*.v_proj",
+            "model.layers.3.self_attn.v_proj"
+        ));
+        assert!(!matches(
+            "*.layers.*.v_proj",
+            "model.layers.3.self_attn.v_proj.x"
+        ));
+        assert!(
+            matches("lm_head", "lm_head")
+                && !matches("lm_head", "lm_heads")
+                && !matches("a*", "ba")
+        );
         assert!(matches("*", "") && matches("a*a", "aba") && !matches("a*a", "a"));
     }
 
@@ -269,7 +313,10 @@ mod tests {
             single_expert("model.layers.0.mlp.experts.12.up_proj"),
             Some(("model.layers.0.mlp.switch_mlp.up_proj".into(), 12))
         );
-        assert_eq!(single_expert("model.layers.0.mlp.experts.gate_up_proj"), None);
+        assert_eq!(
+            single_expert("model.layers.0.mlp.experts.gate_up_proj"),
+            None
+        );
         for (name, centred) in [
             ("model.norm.weight", true),
             ("model.layers.0.input_layernorm.weight", true),

@@ -61,7 +61,10 @@ pub fn quantize(
     progress: &mut dyn FnMut(f64),
 ) -> Result<QuantizeReport, ModelError> {
     if target.exists() {
-        return Err(ModelError::corrupt(target, "is there already; choose another name or remove it first"));
+        return Err(ModelError::corrupt(
+            target,
+            "is there already; choose another name or remove it first",
+        ));
     }
     let config = ConfigSource::from_folder(source)?;
     if config.json("quantization").is_some() || config.json("quantization_config").is_some() {
@@ -73,7 +76,10 @@ pub fn quantize(
     let hybrid = config.architecture()?.starts_with("qwen3_5");
     let tensors = SafetensorsSource::open(source, QuantizationConfig::default())?;
     let plan = plan(&tensors, options, hybrid)?;
-    let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = target
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
     let partial = target.with_file_name(format!(".{name}.partial-{}", std::process::id()));
     std::fs::create_dir_all(&partial).map_err(|e| ModelError::io(&partial, e))?;
     let written = write_all(&tensors, &plan.items, &partial, progress)
@@ -82,7 +88,8 @@ pub fn quantize(
             for companion in COMPANIONS {
                 let from = source.join(companion);
                 if from.is_file() {
-                    std::fs::copy(&from, partial.join(companion)).map_err(|e| ModelError::io(&from, e))?;
+                    std::fs::copy(&from, partial.join(companion))
+                        .map_err(|e| ModelError::io(&from, e))?;
                 }
             }
             std::fs::rename(&partial, target).map_err(|e| ModelError::io(target, e))?;
@@ -92,9 +99,16 @@ pub fn quantize(
             // The error at hand matters more than one of tidying up.
             let _ = std::fs::remove_dir_all(&partial);
         })?;
-    let quantized = plan.items.iter().filter(|item| matches!(item.action, Action::Quantize(_))).count();
+    let quantized = plan
+        .items
+        .iter()
+        .filter(|item| matches!(item.action, Action::Quantize(_)))
+        .count();
     Ok(QuantizeReport {
-        bytes: (tensors.summaries().iter().map(|tensor| tensor.bytes).sum(), written),
+        bytes: (
+            tensors.summaries().iter().map(|tensor| tensor.bytes).sum(),
+            written,
+        ),
         quantized,
         copied: plan.items.len() - quantized,
         dropped: plan.dropped.len(),
@@ -110,7 +124,10 @@ fn bytes_of(dtype: &str, shape: &[usize]) -> u64 {
 }
 
 fn item_bytes(item: &Item) -> u64 {
-    item.outputs().iter().map(|(_, dtype, shape)| bytes_of(dtype, shape)).sum()
+    item.outputs()
+        .iter()
+        .map(|(_, dtype, shape)| bytes_of(dtype, shape))
+        .sum()
 }
 
 fn write_all(
@@ -151,7 +168,10 @@ fn write_all(
     }
     if count > 1 {
         let index = json!({"metadata": {"total_size": total}, "weight_map": weight_map});
-        write_file(&folder.join("model.safetensors.index.json"), pretty(&index).as_bytes())?;
+        write_file(
+            &folder.join("model.safetensors.index.json"),
+            pretty(&index).as_bytes(),
+        )?;
     }
     Ok(total)
 }
@@ -167,7 +187,10 @@ fn write_shard(
     let mut offset = 0;
     for (name, dtype, shape) in items.iter().flat_map(|item| item.outputs()) {
         let end = offset + bytes_of(dtype, &shape);
-        header.insert(name, json!({"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}));
+        header.insert(
+            name,
+            json!({"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}),
+        );
         offset = end;
     }
     let mut header = Value::Object(header).to_string();
@@ -176,7 +199,8 @@ fn write_shard(
     let io = |e: std::io::Error| ModelError::io(path, e);
     let file = File::create(path).map_err(io)?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
-    out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
+    out.write_all(&(header.len() as u64).to_le_bytes())
+        .map_err(io)?;
     out.write_all(header.as_bytes()).map_err(io)?;
     for item in items {
         for bytes in item_data(source, item)? {
@@ -184,7 +208,9 @@ fn write_shard(
         }
         progress(item_bytes(item));
     }
-    let file = out.into_inner().map_err(|e| ModelError::io(path, e.into_error()))?;
+    let file = out
+        .into_inner()
+        .map_err(|e| ModelError::io(path, e.into_error()))?;
     file.sync_all().map_err(io)
 }
 
@@ -202,7 +228,10 @@ fn item_data(source: &SafetensorsSource, item: &Item) -> Result<Vec<Vec<u8>>, Mo
         if item.action == Action::Copy {
             return Ok(vec![stored]);
         }
-        let shifted: Vec<f32> = widen(&stored, item.dtype).into_iter().map(|w| w + 1.0).collect();
+        let shifted: Vec<f32> = widen(&stored, item.dtype)
+            .into_iter()
+            .map(|w| w + 1.0)
+            .collect();
         return Ok(vec![narrow(&shifted, item.dtype)]);
     };
     let weights = widen(&stored, item.dtype);
@@ -214,23 +243,43 @@ fn item_data(source: &SafetensorsSource, item: &Item) -> Result<Vec<Vec<u8>>, Mo
         .collect();
     Ok(vec![
         parts.iter().flat_map(|part| &part.words).copied().collect(),
-        parts.iter().flat_map(|part| &part.scales).copied().collect(),
-        parts.iter().flat_map(|part| &part.biases).copied().collect(),
+        parts
+            .iter()
+            .flat_map(|part| &part.scales)
+            .copied()
+            .collect(),
+        parts
+            .iter()
+            .flat_map(|part| &part.biases)
+            .copied()
+            .collect(),
     ])
 }
 
 fn widen(bytes: &[u8], dtype: DType) -> Vec<f32> {
     match dtype {
-        DType::BF16 => bytemuck::pod_collect_to_vec::<u8, bf16>(bytes).into_iter().map(bf16::to_f32).collect(),
-        DType::F16 => bytemuck::pod_collect_to_vec::<u8, f16>(bytes).into_iter().map(f16::to_f32).collect(),
+        DType::BF16 => bytemuck::pod_collect_to_vec::<u8, bf16>(bytes)
+            .into_iter()
+            .map(bf16::to_f32)
+            .collect(),
+        DType::F16 => bytemuck::pod_collect_to_vec::<u8, f16>(bytes)
+            .into_iter()
+            .map(f16::to_f32)
+            .collect(),
         _ => bytemuck::pod_collect_to_vec(bytes),
     }
 }
 
 fn narrow(values: &[f32], dtype: DType) -> Vec<u8> {
     match dtype {
-        DType::BF16 => values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect(),
-        DType::F16 => values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect(),
+        DType::BF16 => values
+            .iter()
+            .flat_map(|v| bf16::from_f32(*v).to_le_bytes())
+            .collect(),
+        DType::F16 => values
+            .iter()
+            .flat_map(|v| f16::from_f32(*v).to_le_bytes())
+            .collect(),
         _ => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
     }
 }
@@ -245,15 +294,19 @@ fn write_config(
 ) -> Result<(), ModelError> {
     let path = source.join("config.json");
     let text = std::fs::read_to_string(&path).map_err(|e| ModelError::io(&path, e))?;
-    let mut config: Map<String, Value> =
-        serde_json::from_str(&text).map_err(|e| ModelError::corrupt(&path, format!("not valid JSON: {e}")))?;
+    let mut config: Map<String, Value> = serde_json::from_str(&text)
+        .map_err(|e| ModelError::corrupt(&path, format!("not valid JSON: {e}")))?;
     if hybrid {
         config.remove("vision_config");
         if !config.contains_key("text_config") {
             let moe = config.contains_key("num_experts");
             let mut outer = Map::new();
             for key in ["tie_word_embeddings", "eos_token_id", "bos_token_id"] {
-                outer.extend(config.get(key).map(|value| (key.to_string(), value.clone())));
+                outer.extend(
+                    config
+                        .get(key)
+                        .map(|value| (key.to_string(), value.clone())),
+                );
             }
             let (kind, class) = if moe {
                 ("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration")
@@ -269,7 +322,10 @@ fn write_config(
     let declared = |format: AffineFormat| json!({"group_size": format.group, "bits": format.bits, "mode": "affine"});
     let mut quantization = declared(format);
     if let Some(members) = quantization.as_object_mut() {
-        for item in items.iter().filter(|item| item.is_weight && item.shape.len() > 1) {
+        for item in items
+            .iter()
+            .filter(|item| item.is_weight && item.shape.len() > 1)
+        {
             match item.action {
                 Action::Quantize(own) if own == format => {}
                 Action::Quantize(own) => {
@@ -283,7 +339,10 @@ fn write_config(
     }
     config.insert("quantization".into(), quantization.clone());
     config.insert("quantization_config".into(), quantization);
-    write_file(&folder.join("config.json"), pretty(&Value::Object(config)).as_bytes())
+    write_file(
+        &folder.join("config.json"),
+        pretty(&Value::Object(config)).as_bytes(),
+    )
 }
 
 fn pretty(value: &Value) -> String {

@@ -156,7 +156,9 @@ impl GgufSource {
         {
             let matrix = headstart_kernels::PackedMatrix::from_gguf(quant, &bytes, rows, columns)
                 .map_err(|e| ModelError::device(self.path(), e))?;
-            return Ok(Some(PackedMatrix::kernel(matrix.with_precision(activations))));
+            return Ok(Some(PackedMatrix::kernel(
+                matrix.with_precision(activations),
+            )));
         }
         let tensor = self.blocks(info, bytes, &[rows, columns], device)?;
         Ok(Some(PackedMatrix::stock(tensor)))
@@ -193,7 +195,14 @@ impl GgufSource {
     ) -> Result<Option<PackedMatrix>, ModelError> {
         let info = self.checked(name, "weight", shape)?;
         let bytes = self.bytes(name, info);
-        self.pack(info, bytes, (shape[0], shape[1]), precision, activations, device)
+        self.pack(
+            info,
+            bytes,
+            (shape[0], shape[1]),
+            precision,
+            activations,
+            device,
+        )
     }
 
     /// One expert's projection out of a stacked tensor `[experts, outputs, inputs]`.
@@ -214,7 +223,14 @@ impl GgufSource {
         let size = data.len() / experts;
         let bytes = Cow::Borrowed(&data[expert * size..(expert + 1) * size]);
         let activations = ActivationPrecision::Int8;
-        match self.pack(info, bytes.clone(), (outputs, inputs), precision, activations, device)? {
+        match self.pack(
+            info,
+            bytes.clone(),
+            (outputs, inputs),
+            precision,
+            activations,
+            device,
+        )? {
             Some(matrix) => Ok(Linear::packed(matrix, None, dtype)),
             None => {
                 let weight = self.floats(info, bytes, &[outputs, inputs], dtype, device)?;

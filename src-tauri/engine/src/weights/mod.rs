@@ -13,8 +13,8 @@ use candle_core::{DType, Device, Tensor};
 use headstart_kernels::ActivationPrecision;
 
 pub use gguf::GgufSource;
-pub use safetensors::{AffineFormat, QuantizationConfig, SafetensorsSource};
 pub(crate) use safetensors::Slice;
+pub use safetensors::{AffineFormat, QuantizationConfig, SafetensorsSource};
 
 use crate::{
     error::ModelError,
@@ -144,7 +144,12 @@ impl Weights {
     ///
     /// # Errors
     /// As [`Weights::tensor`].
-    pub fn parameter(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, ModelError> {
+    pub fn parameter(
+        &self,
+        name: &str,
+        shape: &[usize],
+        dtype: DType,
+    ) -> Result<Tensor, ModelError> {
         match &self.source {
             Source::Safetensors(source) => source.dense(name, shape, dtype, &self.device),
             Source::Gguf(_) => Err(missing_tensor(self.path(), name)),
@@ -168,7 +173,9 @@ impl Weights {
     /// As [`Weights::tensor`].
     pub fn centred_norm(&self, name: &str, size: usize) -> Result<Tensor, ModelError> {
         let weight = match &self.source {
-            Source::Safetensors(source) => source.dense(&format!("{name}.weight"), &[size], DType::F32, &self.device)?,
+            Source::Safetensors(source) => {
+                source.dense(&format!("{name}.weight"), &[size], DType::F32, &self.device)?
+            }
             // The converter to GGUF adds the 1.
             Source::Gguf(_) => return self.norm(name, size),
         };
@@ -193,9 +200,18 @@ impl Weights {
     ///
     /// # Errors
     /// As [`Weights::tensor`].
-    pub fn depthwise_conv(&self, name: &str, channels: usize, kernel: usize) -> Result<Tensor, ModelError> {
+    pub fn depthwise_conv(
+        &self,
+        name: &str,
+        channels: usize,
+        kernel: usize,
+    ) -> Result<Tensor, ModelError> {
         let shape = match &self.source {
-            Source::Safetensors(source) if source.shape(&format!("{name}.weight")).is_some_and(|s| s.last() == Some(&1)) => {
+            Source::Safetensors(source)
+                if source
+                    .shape(&format!("{name}.weight"))
+                    .is_some_and(|s| s.last() == Some(&1)) =>
+            {
                 vec![channels, kernel, 1]
             }
             Source::Safetensors(_) => vec![channels, 1, kernel],
@@ -210,16 +226,26 @@ impl Weights {
     ///
     /// # Errors
     /// As [`Weights::tensor`].
-    pub fn linear(&self, name: &str, outputs: usize, inputs: usize, bias: Bias) -> Result<Linear, ModelError> {
+    pub fn linear(
+        &self,
+        name: &str,
+        outputs: usize,
+        inputs: usize,
+        bias: Bias,
+    ) -> Result<Linear, ModelError> {
         let bias = match bias {
             Bias::Required => Some(self.tensor(name, "bias", &[outputs])?),
-            Bias::Optional if self.has(name, "bias") => Some(self.tensor(name, "bias", &[outputs])?),
+            Bias::Optional if self.has(name, "bias") => {
+                Some(self.tensor(name, "bias", &[outputs])?)
+            }
             _ => None,
         };
-        Ok(match self.matrix(name, (outputs, inputs), ActivationPrecision::Int8)? {
-            Matrix::Packed(matrix) => Linear::packed(matrix, bias, self.dtype),
-            Matrix::Dense(weight) => Linear::dense(weight, bias),
-        })
+        Ok(
+            match self.matrix(name, (outputs, inputs), ActivationPrecision::Int8)? {
+                Matrix::Packed(matrix) => Linear::packed(matrix, bias, self.dtype),
+                Matrix::Dense(weight) => Linear::dense(weight, bias),
+            },
+        )
     }
 
     /// An embedding of `[vocabulary, hidden]`, or an output head of that shape.
@@ -229,11 +255,18 @@ impl Weights {
     ///
     /// # Errors
     /// As [`Weights::tensor`].
-    pub fn embedding(&self, name: &str, vocabulary: usize, hidden: usize) -> Result<Embedding, ModelError> {
-        Ok(match self.matrix(name, (vocabulary, hidden), ActivationPrecision::F32)? {
-            Matrix::Packed(matrix) => Embedding::packed(matrix, self.dtype),
-            Matrix::Dense(weight) => Embedding::dense(weight),
-        })
+    pub fn embedding(
+        &self,
+        name: &str,
+        vocabulary: usize,
+        hidden: usize,
+    ) -> Result<Embedding, ModelError> {
+        Ok(
+            match self.matrix(name, (vocabulary, hidden), ActivationPrecision::F32)? {
+                Matrix::Packed(matrix) => Embedding::packed(matrix, self.dtype),
+                Matrix::Dense(weight) => Embedding::dense(weight),
+            },
+        )
     }
 
     fn matrix(
@@ -243,12 +276,23 @@ impl Weights {
         activations: ActivationPrecision,
     ) -> Result<Matrix, ModelError> {
         match &self.source {
-            Source::Safetensors(source) => {
-                self.stored_matrix(source, name, &format!("{name}.weight"), Slice::whole(shape.0), shape, activations)
-            }
+            Source::Safetensors(source) => self.stored_matrix(
+                source,
+                name,
+                &format!("{name}.weight"),
+                Slice::whole(shape.0),
+                shape,
+                activations,
+            ),
             Source::Gguf(source) => {
                 let expected = [shape.0, shape.1];
-                match source.quantized(name, &expected, self.precision, activations, &self.device)? {
+                match source.quantized(
+                    name,
+                    &expected,
+                    self.precision,
+                    activations,
+                    &self.device,
+                )? {
                     Some(matrix) => Ok(Matrix::Packed(matrix)),
                     None => Ok(Matrix::Dense(self.tensor(name, "weight", &expected)?)),
                 }
@@ -301,8 +345,14 @@ impl Weights {
         let source = match &self.source {
             Source::Safetensors(source) => source,
             Source::Gguf(source) => {
-                return source
-                    .expert(&format!("{prefix}.experts.{name}"), (expert, experts), (outputs, inputs), self.precision, self.dtype, &self.device);
+                return source.expert(
+                    &format!("{prefix}.experts.{name}"),
+                    (expert, experts),
+                    (outputs, inputs),
+                    self.precision,
+                    self.dtype,
+                    &self.device,
+                );
             }
         };
         let single = format!("{prefix}.experts.{expert}.{name}");
@@ -317,7 +367,11 @@ impl Weights {
             (fused.clone(), fused, (0, outputs))
         } else {
             let fused = format!("{prefix}.experts.gate_up_proj");
-            let first = if projection == ExpertProjection::Up { outputs } else { 0 };
+            let first = if projection == ExpertProjection::Up {
+                outputs
+            } else {
+                0
+            };
             (fused.clone(), fused, (first, 2 * outputs))
         };
         let slice = Slice {
@@ -325,10 +379,19 @@ impl Weights {
             rows,
         };
         let shape = (outputs, inputs);
-        Ok(match self.stored_matrix(source, &module, &tensor, slice, shape, ActivationPrecision::Int8)? {
-            Matrix::Packed(matrix) => Linear::packed(matrix, None, self.dtype),
-            Matrix::Dense(weight) => Linear::dense(weight, None),
-        })
+        Ok(
+            match self.stored_matrix(
+                source,
+                &module,
+                &tensor,
+                slice,
+                shape,
+                ActivationPrecision::Int8,
+            )? {
+                Matrix::Packed(matrix) => Linear::packed(matrix, None, self.dtype),
+                Matrix::Dense(weight) => Linear::dense(weight, None),
+            },
+        )
     }
 
     /// Rows of `name`: the vocabulary size of an embedding whose configuration does not say.
@@ -367,10 +430,17 @@ enum Matrix {
 }
 
 /// The error for a tensor of the wrong shape.
-pub(crate) fn wrong_shape(path: &Path, name: &str, expected: &[usize], found: &[usize]) -> ModelError {
+pub(crate) fn wrong_shape(
+    path: &Path,
+    name: &str,
+    expected: &[usize],
+    found: &[usize],
+) -> ModelError {
     ModelError::corrupt(
         path,
-        format!("tensor \"{name}\" has the shape {found:?}, but the configuration asks for {expected:?}"),
+        format!(
+            "tensor \"{name}\" has the shape {found:?}, but the configuration asks for {expected:?}"
+        ),
     )
 }
 

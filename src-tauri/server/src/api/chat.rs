@@ -64,6 +64,14 @@ pub(super) async fn chat_completions(
     if !chat.shows_tools()? {
         conversation.tools = None;
     }
+    if let Some((place, kind)) = conversation.media() {
+        return Err(ApiError::bad_field(
+            &place,
+            format!(
+                "{place} is of the type \"{kind}\", but only text can be read. Remove it and send the request again."
+            ),
+        ));
+    }
     let entry = state.find_model(&chat.model).await?;
     let text = state
         .render_chat(&entry, conversation.into_request())

@@ -192,10 +192,7 @@ pub(super) async fn not_found(method: Method, OriginalUri(uri): OriginalUri) -> 
 }
 
 /// 405 for known API paths.
-pub(super) async fn method_not_allowed(
-    method: Method,
-    OriginalUri(uri): OriginalUri,
-) -> ApiError {
+pub(super) async fn method_not_allowed(method: Method, OriginalUri(uri): OriginalUri) -> ApiError {
     ApiError::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "invalid_request_error",

@@ -62,8 +62,12 @@ impl Job {
             ));
         }
         let stop_strings = params.stop_strings();
-        StopStrings::new(&stop_strings)
-            .map_err(|error| ApiError::bad_field("stop", format!("These stop strings cannot be used: {error}.")))?;
+        StopStrings::new(&stop_strings).map_err(|error| {
+            ApiError::bad_field(
+                "stop",
+                format!("These stop strings cannot be used: {error}."),
+            )
+        })?;
         Ok(Self {
             request: GenerationRequest {
                 model: state.model_spec(entry),

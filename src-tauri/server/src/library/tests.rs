@@ -102,7 +102,10 @@ fn unknown_names_list_what_there_is() {
     let (_root, library) = library(&[("a/same.gguf", "x"), ("b/same.gguf", "x")]);
     assert_eq!(
         library.find("nothing").unwrap_err(),
-        LookupError::Unknown { name: "nothing".into(), known: vec![] }
+        LookupError::Unknown {
+            name: "nothing".into(),
+            known: vec![]
+        }
     );
     assert_eq!(
         library.find("SAME.gguf").unwrap_err(),

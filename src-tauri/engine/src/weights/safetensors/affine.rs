@@ -61,10 +61,15 @@ impl QuantizationConfig {
 
     /// A declared module that `module` may be meant by: the same path under another prefix.
     pub fn misnamed(&self, module: &str) -> Option<&str> {
-        let tail = module.split_once("layers.").map_or(module, |(_, tail)| tail);
+        let tail = module
+            .split_once("layers.")
+            .map_or(module, |(_, tail)| tail);
         self.modules
             .keys()
-            .find(|declared| declared.as_str() != module && declared.split_once("layers.").map(|(_, t)| t) == Some(tail))
+            .find(|declared| {
+                declared.as_str() != module
+                    && declared.split_once("layers.").map(|(_, t)| t) == Some(tail)
+            })
             .map(String::as_str)
     }
 }
@@ -88,10 +93,16 @@ fn format(
     let number = |name: &str, default: Option<u64>, allowed: &[u64]| -> Result<u64, ModelError> {
         let found = match value.get(name) {
             None => default.ok_or_else(|| {
-                ModelError::corrupt(path, format!("the quantization of \"{module}\" does not name its {name}"))
+                ModelError::corrupt(
+                    path,
+                    format!("the quantization of \"{module}\" does not name its {name}"),
+                )
             })?,
             Some(found) => found.as_u64().ok_or_else(|| {
-                ModelError::corrupt(path, format!("{name} of \"{module}\" must be a whole number, found {found}"))
+                ModelError::corrupt(
+                    path,
+                    format!("{name} of \"{module}\" must be a whole number, found {found}"),
+                )
             })?,
         };
         if allowed.contains(&found) {
@@ -105,8 +116,16 @@ fn format(
         }
     };
     Ok(AffineFormat {
-        bits: number("bits", default.map(|d| u64::from(d.bits)), &[2, 3, 4, 5, 6, 8])? as u32,
-        group: number("group_size", default.map(|d| d.group as u64), &[32, 64, 128])? as usize,
+        bits: number(
+            "bits",
+            default.map(|d| u64::from(d.bits)),
+            &[2, 3, 4, 5, 6, 8],
+        )? as u32,
+        group: number(
+            "group_size",
+            default.map(|d| d.group as u64),
+            &[32, 64, 128],
+        )? as usize,
     })
 }
 
@@ -125,10 +144,19 @@ mod tests {
         let config = read(json!({"group_size": 64, "bits": 4, "mode": "affine",
             "a.layers.3.v": {"bits": 6, "group_size": 64}, "a.layers.3.k": {"bits": 8}, "a.layers.0.b": false}))
         .unwrap();
-        assert_eq!(config.of("a.layers.3.v"), Some(AffineFormat { bits: 6, group: 64 }));
-        assert_eq!(config.of("a.layers.3.k"), Some(AffineFormat { bits: 8, group: 64 }));
+        assert_eq!(
+            config.of("a.layers.3.v"),
+            Some(AffineFormat { bits: 6, group: 64 })
+        );
+        assert_eq!(
+            config.of("a.layers.3.k"),
+            Some(AffineFormat { bits: 8, group: 64 })
+        );
         assert_eq!(config.of("a.layers.0.b"), None);
-        assert_eq!(config.of("other"), Some(AffineFormat { bits: 4, group: 64 }));
+        assert_eq!(
+            config.of("other"),
+            Some(AffineFormat { bits: 4, group: 64 })
+        );
         assert_eq!(config.misnamed("b.layers.3.v"), Some("a.layers.3.v"));
         assert_eq!(config.misnamed("a.layers.3.v"), None);
     }
@@ -140,8 +168,14 @@ mod tests {
             (json!({"group_size": 16, "bits": 4}), "group_size 16"),
             (json!({"bits": 4}), "group_size"),
             (json!({"group_size": 64, "bits": "four"}), "four"),
-            (json!({"group_size": 32, "bits": 4, "mode": "mxfp4"}), "mxfp4"),
-            (json!({"group_size": 64, "bits": 4, "x.y": {"bits": 9}}), "x.y"),
+            (
+                json!({"group_size": 32, "bits": 4, "mode": "mxfp4"}),
+                "mxfp4",
+            ),
+            (
+                json!({"group_size": 64, "bits": 4, "x.y": {"bits": 9}}),
+                "x.y",
+            ),
             (json!([4]), "object"),
         ] {
             let error = read(value.clone()).unwrap_err().to_string();

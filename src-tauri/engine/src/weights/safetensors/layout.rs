@@ -36,7 +36,10 @@ impl Layout {
             Self::Text => Some(stored.to_string()),
             Self::Wrapped => match stored.strip_prefix("model.language_model.") {
                 Some(rest) => Some(format!("model.{rest}")),
-                None => outer.iter().any(|prefix| stored.starts_with(prefix)).then(|| stored.to_string()),
+                None => outer
+                    .iter()
+                    .any(|prefix| stored.starts_with(prefix))
+                    .then(|| stored.to_string()),
             },
             Self::Mlx => stored.strip_prefix("language_model.").map(str::to_string),
         }
@@ -51,13 +54,24 @@ mod tests {
     fn names() {
         for (layout, embedding, head) in [
             (Layout::Text, "model.embed_tokens.weight", "lm_head.weight"),
-            (Layout::Wrapped, "model.language_model.embed_tokens.weight", "lm_head.weight"),
-            (Layout::Mlx, "language_model.model.embed_tokens.weight", "language_model.lm_head.weight"),
+            (
+                Layout::Wrapped,
+                "model.language_model.embed_tokens.weight",
+                "lm_head.weight",
+            ),
+            (
+                Layout::Mlx,
+                "language_model.model.embed_tokens.weight",
+                "language_model.lm_head.weight",
+            ),
         ] {
             assert_eq!(layout.stored("model.embed_tokens.weight"), embedding);
             assert_eq!(layout.stored("lm_head.weight"), head);
             assert_eq!(Layout::detect(|name| name == embedding), layout);
-            assert_eq!(layout.text(embedding).as_deref(), Some("model.embed_tokens.weight"));
+            assert_eq!(
+                layout.text(embedding).as_deref(),
+                Some("model.embed_tokens.weight")
+            );
             assert_eq!(layout.text(head).as_deref(), Some("lm_head.weight"));
         }
         assert_eq!(Layout::Wrapped.text("model.visual.pos_embed.weight"), None);

@@ -109,7 +109,8 @@ impl SafetensorsSource {
 
     /// The stored shape of a tensor.
     pub fn shape(&self, name: &str) -> Option<Vec<usize>> {
-        self.find(&self.layout.stored(name)).map(|(_, info)| info.shape.clone())
+        self.find(&self.layout.stored(name))
+            .map(|(_, info)| info.shape.clone())
     }
 
     fn find(&self, stored: &str) -> Option<(&Shard, &TensorInfo)> {
@@ -118,7 +119,8 @@ impl SafetensorsSource {
     }
 
     fn require(&self, stored: &str) -> Result<(&Shard, &TensorInfo), ModelError> {
-        self.find(stored).ok_or_else(|| missing_tensor(&self.folder, stored))
+        self.find(stored)
+            .ok_or_else(|| missing_tensor(&self.folder, stored))
     }
 
     /// The float dtype that most bytes are stored in, which decides the compute dtype on GPUs.
@@ -142,7 +144,13 @@ impl SafetensorsSource {
     ///
     /// # Errors
     /// When it is missing, has another shape, or is not a float.
-    pub fn dense(&self, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor, ModelError> {
+    pub fn dense(
+        &self,
+        name: &str,
+        shape: &[usize],
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor, ModelError> {
         let stored = self.layout.stored(name);
         let (shard, info) = self.require(&stored)?;
         if info.shape != shape {
@@ -205,7 +213,12 @@ impl SafetensorsSource {
     }
 
     /// Scales of FP8 weights: one for each block of 128 x 128, `{tensor}_scale_inv`, as DeepSeek-V3 and Qwen3 store them.
-    fn fp8_scales(&self, stored: &str, slice: Slice, (rows, columns): (usize, usize)) -> Result<Tensor, ModelError> {
+    fn fp8_scales(
+        &self,
+        stored: &str,
+        slice: Slice,
+        (rows, columns): (usize, usize),
+    ) -> Result<Tensor, ModelError> {
         let name = format!("{stored}_scale_inv");
         let (shard, info) = self.require(&name)?;
         let blocks = |n: usize| n.div_ceil(FP8_BLOCK);
@@ -305,11 +318,20 @@ impl SafetensorsSource {
         words: &TensorInfo,
         scales: &TensorInfo,
     ) -> ModelError {
-        let found_bits = words.shape.last().map_or(0, |words| words * 32 / columns.max(1));
-        let found_group = scales.shape.last().map_or(0, |groups| columns / (*groups).max(1));
-        let hint = self.quantization.misnamed(stored).map_or(String::new(), |other| {
-            format!(" The declaration of \"{other}\" may be meant for it.")
-        });
+        let found_bits = words
+            .shape
+            .last()
+            .map_or(0, |words| words * 32 / columns.max(1));
+        let found_group = scales
+            .shape
+            .last()
+            .map_or(0, |groups| columns / (*groups).max(1));
+        let hint = self
+            .quantization
+            .misnamed(stored)
+            .map_or(String::new(), |other| {
+                format!(" The declaration of \"{other}\" may be meant for it.")
+            });
         ModelError::corrupt(
             path,
             format!(
@@ -342,8 +364,12 @@ impl SafetensorsSource {
                     bytes: (info.data_offsets.1 - info.data_offsets.0) as u64,
                     parameters: info.shape.iter().map(|d| *d as u64).product(),
                 };
-                let module = name.rsplit_once('.').map_or(name.as_str(), |(module, _)| module);
-                let packed = self.find(&format!("{module}.weight")).is_some_and(|(_, info)| info.dtype == Dtype::U32);
+                let module = name
+                    .rsplit_once('.')
+                    .map_or(name.as_str(), |(module, _)| module);
+                let packed = self
+                    .find(&format!("{module}.weight"))
+                    .is_some_and(|(_, info)| info.dtype == Dtype::U32);
                 if packed && (name.ends_with(".scales") || name.ends_with(".biases")) {
                     summary.parameters = 0;
                 }
@@ -384,14 +410,24 @@ impl SafetensorsSource {
     }
 
     /// The bytes of some rows of a stored tensor, seen as a matrix of its last dimension.
-    pub(crate) fn stored_rows(&self, stored: &str, start: usize, count: usize) -> Result<&[u8], ModelError> {
+    pub(crate) fn stored_rows(
+        &self,
+        stored: &str,
+        start: usize,
+        count: usize,
+    ) -> Result<&[u8], ModelError> {
         let (shard, info) = self.require(stored)?;
         let columns = info.shape.last().copied().unwrap_or(1);
         let rows = info.shape.iter().product::<usize>() / columns.max(1);
         let data = shard.data(info);
         let row_bytes = data.len() / rows.max(1);
         data.get(start * row_bytes..(start + count) * row_bytes)
-            .ok_or_else(|| ModelError::corrupt(&shard.path, format!("tensor \"{stored}\" has fewer rows than it should")))
+            .ok_or_else(|| {
+                ModelError::corrupt(
+                    &shard.path,
+                    format!("tensor \"{stored}\" has fewer rows than it should"),
+                )
+            })
     }
 }
 
@@ -399,8 +435,13 @@ impl SafetensorsSource {
 const FP8_BLOCK: usize = 128;
 
 /// `w = code * scale of its block`, with codes in F8_E4M3 and scales `[rows / 128, columns / 128]`.
-fn dequantize_fp8(data: &[u8], scales: &Tensor, (rows, columns): (usize, usize)) -> candle_core::Result<Tensor> {
-    let codes = Tensor::from_raw_buffer(data, DType::F8E4M3, &[rows, columns], &Device::Cpu)?.to_dtype(DType::F32)?;
+fn dequantize_fp8(
+    data: &[u8],
+    scales: &Tensor,
+    (rows, columns): (usize, usize),
+) -> candle_core::Result<Tensor> {
+    let codes = Tensor::from_raw_buffer(data, DType::F8E4M3, &[rows, columns], &Device::Cpu)?
+        .to_dtype(DType::F32)?;
     let (row_blocks, column_blocks) = scales.dims2()?;
     let scales = scales
         .reshape((row_blocks, 1, column_blocks, 1))?
