@@ -92,7 +92,9 @@ junit_tests() {
 # The shell needs webview libraries on Linux. One package set for all cargo steps: another one would resolve features
 # differently and compile the shared crates again.
 set_of_crates=()
-if [ "$(uname -s)" = Darwin ] || { have pkg-config && pkg-config --exists webkit2gtk-4.1 ayatana-appindicator3-0.1; }; then
+if ! cargo metadata --no-deps --format-version 1 2>/dev/null | grep -q '"name":"headstart-app"'; then
+  skip shell "headstart-app is no member of the workspace"
+elif [ "$(uname -s)" = Darwin ] || { have pkg-config && pkg-config --exists webkit2gtk-4.1 ayatana-appindicator3-0.1; }; then
   set_of_crates=(--workspace)
 else
   skip shell "no webview libraries (make app installs them)"

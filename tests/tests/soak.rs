@@ -134,7 +134,9 @@ fn eight_clients_get_their_own_answers_and_memory_stays_flat() {
                     while started.elapsed() < duration && !failed.load(Ordering::Relaxed) {
                         // Each client goes through the prompts from another start and at another pace.
                         let mine = (number * 5 + turn * (1 + number % 3)) % expected.len();
-                        let asked = std::panic::catch_unwind(|| ask(client, &expected[mine], turn));
+                        let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                            ask(client, &expected[mine], turn)
+                        }));
                         if let Err(panic) = asked {
                             failed.store(true, Ordering::Relaxed);
                             std::panic::resume_unwind(panic);

@@ -9,7 +9,7 @@
 //! ```
 
 mod cpu;
-mod gates;
+pub mod gates;
 mod stock;
 #[cfg(test)]
 mod tests;
@@ -87,14 +87,10 @@ pub fn gated_delta(
         }
     };
     let (q, k, v) = (dense_rows(q)?, dense_rows(k)?, dense_rows(v)?);
-    let with_state = |f: &mut dyn FnMut(Option<&[f32]>) -> Result<(Tensor, Tensor)>| match state {
-        Some(state) => with_slice::<f32, _>(state, |state| f(Some(state))),
-        None => f(None),
-    };
     for_element!(v.dtype(), T => with_storage::<T, _>(&q, |q_data, q_layout| {
         with_storage::<T, _>(&k, |k_data, k_layout| with_storage::<T, _>(&v, |v_data, v_layout| {
             with_slice::<f32, _>(log_decay, |log_decay| with_slice::<f32, _>(beta, |beta| {
-                with_state(&mut |state| {
+                with_optional(state, |state| {
                     let strides = |stride: &[usize]| [stride[0], stride[1]];
                     let shape = GatedDeltaShape {
                         tokens,
@@ -125,6 +121,17 @@ pub fn gated_delta(
             }))
         }))
     }))
+}
+
+/// Calls `f` with the elements of a CPU tensor, if there is one.
+fn with_optional<R>(
+    tensor: Option<&Tensor>,
+    f: impl FnOnce(Option<&[f32]>) -> Result<R>,
+) -> Result<R> {
+    match tensor {
+        Some(tensor) => with_slice::<f32, _>(tensor, |values| f(Some(values))),
+        None => f(None),
+    }
 }
 
 /// The operation in f64 on dense `q` and `k` `[T, Hk, Dk]`, `v` `[T, Hv, Dv]`, `log_decay` and `beta` `[T, Hv]`: the measure for

@@ -21,6 +21,8 @@ thread_local! {
     /// Kept from call to call so that decoding does not allocate; taken out while in use.
     static ACTIVATIONS: Cell<Activations> = const { Cell::new(Activations { codes: Vec::new(), metas: Vec::new() }) };
     static STRIP: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    /// Inputs and outputs of twice as many rows, for [`ActivationPrecision::Int8Twice`].
+    static TWICE: Cell<(Vec<f32>, Vec<f32>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }
 
 /// `out = x W^T`; lengths are checked.
@@ -29,26 +31,68 @@ pub(super) fn matmul(w: &PackedMatrix, x: &[f32], m: usize, out: &mut [f32]) {
         return;
     }
     let path = CpuPath::current();
+    match w.precision {
+        ActivationPrecision::Int8 => rounded(path, w, x, m, out),
+        ActivationPrecision::Int8Twice => {
+            let (mut inputs, mut outputs) = TWICE.take();
+            split(path, w, x, m, &mut inputs);
+            outputs.resize(2 * m * w.n, 0.0);
+            rounded(path, w, &inputs, 2 * m, &mut outputs);
+            for (out, both) in out.chunks_exact_mut(w.n).zip(outputs.chunks_exact(2 * w.n)) {
+                let (coarse, fine) = both.split_at(w.n);
+                for ((out, coarse), fine) in out.iter_mut().zip(coarse).zip(fine) {
+                    *out = coarse + fine;
+                }
+            }
+            TWICE.set((inputs, outputs));
+        }
+        ActivationPrecision::F32 => {
+            let output = Output {
+                to: out.as_mut_ptr(),
+                n: w.n,
+            };
+            share_out(w, m, |tiles, rows| {
+                let mut strip = STRIP.take();
+                strip.resize(w.k * TILE, 0.0);
+                widened(path, w, x, tiles, rows, output, &mut strip);
+                STRIP.set(strip);
+            });
+        }
+    }
+}
+
+/// `out = x W^T` with activations rounded to 8 bit.
+fn rounded(path: CpuPath, w: &PackedMatrix, x: &[f32], m: usize, out: &mut [f32]) {
     let output = Output {
         to: out.as_mut_ptr(),
         n: w.n,
     };
-    match w.precision {
-        ActivationPrecision::Int8 => {
-            let mut activations = ACTIVATIONS.take();
-            quantize(path, w, x, m, &mut activations);
-            share_out(w, m, |tiles, rows| {
-                int8(path, w, &activations, tiles, rows, output)
-            });
-            ACTIVATIONS.set(activations);
+    let mut activations = ACTIVATIONS.take();
+    quantize(path, w, x, m, &mut activations);
+    share_out(w, m, |tiles, rows| {
+        int8(path, w, &activations, tiles, rows, output)
+    });
+    ACTIVATIONS.set(activations);
+}
+
+/// For each row, the row and what rounding it to 8 bit leaves: `[m, 2, K]`.
+fn split(path: CpuPath, w: &PackedMatrix, x: &[f32], m: usize, into: &mut Vec<f32>) {
+    let mut activations = ACTIVATIONS.take();
+    quantize(path, w, x, m, &mut activations);
+    into.clear();
+    let rows = x.chunks_exact(w.k).zip(activations.codes.chunks_exact(w.k));
+    for ((row, codes), metas) in rows.zip(activations.metas.chunks_exact(w.k / BLOCK)) {
+        into.extend_from_slice(row);
+        let blocks = row.chunks_exact(BLOCK).zip(codes.chunks_exact(BLOCK));
+        for ((row, codes), [d, ..]) in blocks.zip(metas) {
+            into.extend(
+                row.iter()
+                    .zip(codes)
+                    .map(|(x, code)| x - d * f32::from(*code)),
+            );
         }
-        ActivationPrecision::F32 => share_out(w, m, |tiles, rows| {
-            let mut strip = STRIP.take();
-            strip.resize(w.k * TILE, 0.0);
-            widened(path, w, x, tiles, rows, output, &mut strip);
-            STRIP.set(strip);
-        }),
     }
+    ACTIVATIONS.set(activations);
 }
 
 fn quantize(path: CpuPath, w: &PackedMatrix, x: &[f32], m: usize, into: &mut Activations) {

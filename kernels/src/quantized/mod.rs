@@ -38,6 +38,9 @@ pub enum ActivationPrecision {
     /// Rounded to 8 bit with one f32 scale per 32 values: fast.
     #[default]
     Int8,
+    /// Rounded twice: to 8 bit, and what that left to 8 bit again, about 15 bit in all. Costs what twice as many rows of
+    /// [`Self::Int8`] cost, which for a few rows is little more than one: the weights are still read once.
+    Int8Twice,
     /// As they are; weights are widened to f32: exact up to f32 sums, and slower.
     F32,
 }

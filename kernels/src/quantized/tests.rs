@@ -151,6 +151,30 @@ fn dequantized_rows_keep_the_asked_dtype() {
     assert_eq!(half.flatten_all().unwrap().to_vec1::<bf16>().unwrap(), want);
 }
 
+const PRECISIONS: [ActivationPrecision; 3] = [
+    ActivationPrecision::Int8,
+    ActivationPrecision::Int8Twice,
+    ActivationPrecision::F32,
+];
+
+/// `x` as [`ActivationPrecision::Int8Twice`] sees it: within 2^-15 of the largest value of each block.
+fn rounded_twice(x: &[f32]) -> Vec<f64> {
+    let coarse = rounded(x);
+    let rest: Vec<f32> = x.iter().zip(&coarse).map(|(x, c)| x - *c as f32).collect();
+    let both: Vec<f64> = coarse
+        .iter()
+        .zip(rounded(&rest))
+        .map(|(a, b)| a + b)
+        .collect();
+    for (x, both) in x.chunks(32).zip(both.chunks(32)) {
+        let largest = x.iter().fold(0f32, |a, b| a.max(b.abs()));
+        for (x, both) in x.iter().zip(both) {
+            assert!((f64::from(*x) - both).abs() <= f64::from(largest) / 32_000.0);
+        }
+    }
+    both
+}
+
 #[test]
 fn products_match_the_reference_on_every_path() {
     for (n, blocks, m) in [
@@ -166,12 +190,12 @@ fn products_match_the_reference_on_every_path() {
             let x = values(m * k, 11);
             let mut out = vec![f32::NAN; m * n];
             let mut packed = packed;
-            for precision in [ActivationPrecision::Int8, ActivationPrecision::F32] {
+            for precision in PRECISIONS {
                 packed = packed.with_precision(precision);
-                let x64 = if precision == ActivationPrecision::Int8 {
-                    rounded(&x)
-                } else {
-                    to_f64(&x)
+                let x64 = match precision {
+                    ActivationPrecision::Int8 => rounded(&x),
+                    ActivationPrecision::Int8Twice => rounded_twice(&x),
+                    ActivationPrecision::F32 => to_f64(&x),
                 };
                 on_every_path(|path| {
                     let mut out = vec![f32::NAN; m * n];
@@ -197,7 +221,7 @@ fn a_row_is_the_same_bit_for_bit_however_many_run_with_it() {
         let (n, k) = (packed.n(), packed.k());
         let x = values(most * k, 3);
         let mut packed = packed;
-        for precision in [ActivationPrecision::Int8, ActivationPrecision::F32] {
+        for precision in PRECISIONS {
             packed = packed.with_precision(precision);
             on_every_path(|path| {
                 let mut alone = vec![0.0; most * n];

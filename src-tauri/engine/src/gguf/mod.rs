@@ -30,12 +30,14 @@ mod parse;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod value;
 
 pub use error::GgufError;
 pub use file::GgufFile;
 pub use ggml_type::GgmlType;
 pub use layout::TensorInfo;
-pub use metadata::{Array, Metadata, Text, Value};
+pub use metadata::Metadata;
+pub use value::{Array, Text, Value};
 
 /// The crate-wide result of this module.
 pub type Result<T> = std::result::Result<T, GgufError>;

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::layout::RawTensor;
-use super::metadata::{Array, Metadata, Text, Value};
-use super::{GgmlType, GgufError, Result};
+use super::value::{Array, Text, Value};
+use super::{GgmlType, GgufError, Metadata, Result};
 
 /// What real headers never reach (the largest vocabularies take about 30 MB), so that a file of many gigabytes cannot
 /// have its tensor data read into memory as one string.

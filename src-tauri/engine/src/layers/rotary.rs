@@ -49,10 +49,11 @@ impl Rotary {
         let half = self.inverse_frequencies.len();
         let mut cos = Vec::with_capacity(positions.len() * half);
         let mut sin = Vec::with_capacity(positions.len() * half);
-        let rows = [0, 1, 2].map(|axis| positions.rotary_row(axis));
-        for token in 0..positions.len() {
+        let [temporal, height, width] = [0, 1, 2].map(|axis| positions.rotary_row(axis));
+        for ((t, h), w) in temporal.iter().zip(height).zip(width) {
+            let at = [*t as f32, *h as f32, *w as f32];
             for (frequency, axis) in self.inverse_frequencies.iter().zip(&self.axes) {
-                let angle = rows[usize::from(*axis)][token] as f32 * frequency;
+                let angle = at[usize::from(*axis)] * frequency;
                 cos.push(angle.cos() * self.attention_factor);
                 sin.push(angle.sin() * self.attention_factor);
             }

@@ -44,7 +44,7 @@ struct Vocabulary {
     /// By id; distinct, not empty.
     texts: Vec<String>,
     types: Vec<TokenType>,
-    /// Tokens that are not UTF-8, whose text is only a stand-in.
+    /// Tokens that are empty or not UTF-8, whose text is only a stand-in.
     raw_bytes: HashMap<u32, Box<[u8]>>,
 }
 
@@ -271,6 +271,7 @@ fn finish(
         },
         configured_stop_ids: [ids.eos, ids.eot, ids.eom].into_iter().flatten().collect(),
         unused,
+        vocab_size: vocabulary.texts.len(),
         raw_bytes: vocabulary.raw_bytes,
         source_name: meta.source().to_owned(),
     })
@@ -309,14 +310,13 @@ impl Vocabulary {
         let mut raw_bytes = HashMap::new();
         for (id, token) in tokens.iter().enumerate() {
             let text = match token.as_str() {
-                Some("") => format!("[EMPTY_{id}]"),
-                Some(text) => text.to_owned(),
-                None => {
+                Some(text) if !text.is_empty() => text.to_owned(),
+                _ => {
                     if let Ok(id) = u32::try_from(id) {
                         raw_bytes.insert(id, token.as_bytes().into());
                     }
                     // Not a text that could be met: it says which token it is.
-                    format!("[BYTES_{id}]")
+                    format!("[TOKEN_{id}]")
                 }
             };
             if !token.as_bytes().is_empty()

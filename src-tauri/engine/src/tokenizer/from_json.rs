@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use tokenizers::AddedToken;
 
+use super::guard::guarded;
 use super::{Parts, Pipeline, Result, Roles, TokenizerError, json_check};
 
 /// The largest published `tokenizer.json` are near 35 MB.
@@ -31,14 +32,27 @@ pub(super) fn parts_from_model_dir(dir: &Path) -> Result<Parts> {
         source_name: source_name.clone(),
         problem,
     };
+    // Files of the first years do not name the type.
+    if let Some(kind) = root.pointer("/model/type").and_then(Value::as_str)
+        && !["BPE", "Unigram", "WordPiece", "WordLevel"].contains(&kind)
+    {
+        return Err(TokenizerError::Unsupported {
+            source_name,
+            problem: format!(
+                "the tokenizer model \"{kind}\" is not supported; supported are BPE, Unigram, WordPiece and WordLevel"
+            ),
+        });
+    }
     json_check::check(&root).map_err(invalid)?;
     let declared = added_token_ids(&root);
+    let vocab_size = vocab_size(&root, &declared);
     let (mut prefix, mut suffix) = match root.get("post_processor") {
         Some(post_processor) => added_by(post_processor),
         None => Default::default(),
     };
-    let mut pipeline: Pipeline =
-        serde_json::from_value(root).map_err(|error| invalid(error.to_string()))?;
+    let mut pipeline: Pipeline = guarded(|| serde_json::from_value(root))
+        .map_err(invalid)?
+        .map_err(|error| invalid(error.to_string()))?;
     for (content, id) in declared {
         if pipeline.token_to_id(&content) != Some(id) {
             return Err(invalid(format!(
@@ -60,7 +74,9 @@ pub(super) fn parts_from_model_dir(dir: &Path) -> Result<Parts> {
     let sources = [&tokenizer_config, &special_tokens_map];
     let models = [&generation_config, &config];
 
-    mark_special(&mut pipeline, &sources).map_err(invalid)?;
+    guarded(|| mark_special(&mut pipeline, &sources))
+        .flatten()
+        .map_err(invalid)?;
     let role = |token_key: &str, id_key: &str| {
         let by_text = sources
             .iter()
@@ -101,6 +117,7 @@ pub(super) fn parts_from_model_dir(dir: &Path) -> Result<Parts> {
         configured_stop_ids,
         unused: HashSet::new(),
         raw_bytes: HashMap::new(),
+        vocab_size,
         source_name,
     })
 }
@@ -129,6 +146,21 @@ fn read_json(path: &Path) -> Result<Option<Value>> {
     serde_json::from_slice(&bytes)
         .map(Some)
         .map_err(|error| invalid(format!("it is not valid JSON ({error})")))
+}
+
+/// One more than the largest id.
+fn vocab_size(root: &Value, added: &[(String, u32)]) -> usize {
+    let in_model = match root.pointer("/model/vocab") {
+        Some(Value::Object(vocab)) => vocab
+            .values()
+            .filter_map(Value::as_u64)
+            .max()
+            .map_or(0, |id| id + 1),
+        Some(Value::Array(pieces)) => pieces.len() as u64,
+        _ => 0,
+    };
+    let in_added = added.iter().map(|(_, id)| u64::from(*id) + 1).max();
+    in_model.max(in_added.unwrap_or(0)) as usize
 }
 
 fn added_token_ids(root: &Value) -> Vec<(String, u32)> {

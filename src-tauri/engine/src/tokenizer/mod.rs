@@ -1,13 +1,14 @@
 //! Text to token ids and back.
 //!
 //! A [`Tokenizer`] comes from a model folder's `tokenizer.json` or from the metadata of a GGUF file, and gives the same
-//! ids for both. Encoding is the `tokenizers` crate's, with one model of our own for SentencePiece vocabularies
-//! ([`spm`]); the decoder is ours ([`StreamDecoder`]), because text is streamed token by token.
+//! ids for both. Encoding is the `tokenizers` crate's, with one model of our own for SentencePiece vocabularies; the
+//! decoder is ours ([`StreamDecoder`]), because text is streamed token by token.
 
 mod byte_level;
 mod error;
 mod from_gguf;
 mod from_json;
+mod guard;
 mod json_check;
 mod model;
 mod pre_tokenizer;
@@ -62,7 +63,7 @@ struct Inner {
     /// Ids that only fill the vocabulary up to the size of the embedding.
     unused: HashSet<u32>,
     decoder: Vec<Stage>,
-    /// Tokens whose bytes are not UTF-8, so that the pipeline only holds a stand-in.
+    /// Tokens that are empty or not UTF-8, so that the pipeline only holds a stand-in.
     raw_bytes: HashMap<u32, Box<[u8]>>,
     vocab_size: usize,
 }
@@ -86,6 +87,8 @@ pub(crate) struct Parts {
     pub configured_stop_ids: Vec<u32>,
     pub unused: HashSet<u32>,
     pub raw_bytes: HashMap<u32, Box<[u8]>>,
+    /// One more than the largest id.
+    pub vocab_size: usize,
     /// The file or folder, for messages.
     pub source_name: String,
 }
@@ -119,6 +122,7 @@ impl Tokenizer {
             configured_stop_ids,
             unused,
             raw_bytes,
+            vocab_size,
             source_name,
         } = parts;
         let decoder =
@@ -128,11 +132,6 @@ impl Tokenizer {
             })?;
         let special = special_ids(&pipeline);
         let stop_ids = stop::stop_ids(&pipeline, &special, configured_stop_ids);
-        let vocab_size = pipeline
-            .get_vocab(true)
-            .values()
-            .max()
-            .map_or(0, |&id| id as usize + 1);
         pipeline.set_encode_special_tokens(false);
         let mut plain = pipeline.clone();
         plain.set_encode_special_tokens(true);
@@ -158,7 +157,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// The text holds a character that the vocabulary cannot express (never with byte-level or byte-fallback
-    /// vocabularies).
+    /// vocabularies), or the tokenizer's file is damaged in a way that shows only now.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
         self.encode_with(&self.0.pipeline, text, add_special_tokens)
     }
@@ -179,8 +178,8 @@ impl Tokenizer {
         text: &str,
         add_special_tokens: bool,
     ) -> Result<Vec<u32>> {
-        let encoding = pipeline
-            .encode_fast(text, false)
+        let encoding = guard::guarded(|| pipeline.encode_fast(text, false))
+            .map_err(TokenizerError::Encode)?
             .map_err(|error| TokenizerError::Encode(error.to_string()))?;
         if !add_special_tokens {
             return Ok(encoding.get_ids().to_vec());

@@ -34,7 +34,11 @@ impl StreamDecoder {
         if self.skip_special_tokens && self.tokenizer.is_special(id) {
             return text;
         }
-        if let Some(token) = self.tokenizer.id_to_token(id) {
+        let token = match self.tokenizer.0.raw_bytes.get(&id) {
+            Some(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            None => self.tokenizer.id_to_token(id),
+        };
+        if let Some(token) = token {
             feed(&mut self.stages, token, &mut text);
         }
         text
@@ -52,6 +56,19 @@ impl StreamDecoder {
         }
         self.stages = self.tokenizer.0.decoder.clone();
         text
+    }
+}
+
+#[cfg(test)]
+impl StreamDecoder {
+    /// Bytes that wait for what comes next.
+    pub(super) fn held_bytes(&self) -> usize {
+        let held = self.stages.iter().map(|stage| match stage {
+            Stage::ByteFallback { run } => run.len(),
+            Stage::ByteLevel { pending } => pending.len(),
+            _ => 0,
+        });
+        held.sum()
     }
 }
 

@@ -2,13 +2,11 @@
 
 use std::cmp::Ordering;
 
+use minijinja::Error;
 use minijinja::value::Value;
-use minijinja::{Error, FormatStyle, format_filter};
 
-use super::value::{
-    Py, SeqKind, dict, fail, from_range, insert, int, iterate, py, seq, string, type_name,
-};
-use super::{limits, text};
+use super::value::{Py, SeqKind, dict, fail, insert, int, iterate, py, seq, type_name};
+use super::{format, limits, text};
 
 /// Numbers as Python's arithmetic sees them: a bool is an int.
 enum Number {
@@ -161,7 +159,7 @@ pub(super) fn floordiv(a: &Value, b: &Value) -> Result<Value, Error> {
 /// `a % b`: the remainder with the sign of `b`, or printf formatting
 pub(super) fn modulo(a: &Value, b: &Value) -> Result<Value, Error> {
     if let Some(format) = a.as_str() {
-        return printf(format, b);
+        return format::printf(format, b);
     }
     match (number(a), number(b)) {
         (Some(_), Some(b)) if b.as_f64() == 0.0 => Err(fail("integer division or modulo by zero")),
@@ -388,203 +386,6 @@ pub(super) fn hashable(value: &Value) -> Result<&Value, Error> {
         Py::Dict(_) => Err(fail("unhashable type: 'dict'")),
         Py::Seq(seq) if seq.kind == SeqKind::List => Err(fail("unhashable type: 'list'")),
         _ => Ok(value),
-    }
-}
-
-/// `format % values`
-pub(super) fn printf(format: &str, values: &Value) -> Result<Value, Error> {
-    let args = match py(values) {
-        Py::Seq(seq) if seq.kind == SeqKind::Tuple => {
-            check_conversions(format, seq.items().len())?;
-            seq.items()
-                .iter()
-                .map(printable)
-                .collect::<Result<_, _>>()?
-        }
-        Py::Dict(dict) => {
-            let named = dict
-                .map
-                .iter()
-                .filter_map(|(key, value)| Some((key.as_str()?.to_owned(), value)));
-            let named = named
-                .map(|(key, value)| Ok((key, printable(value)?)))
-                .collect::<Result<Vec<_>, Error>>()?;
-            vec![Value::from(
-                named.into_iter().collect::<minijinja::value::Kwargs>(),
-            )]
-        }
-        Py::Seq(_) => vec![printable(values)?],
-        _ => {
-            check_conversions(format, 1)?;
-            vec![printable(values)?]
-        }
-    };
-    format_with(FormatStyle::Printf, format, &args)
-}
-
-/// Refuses more values than a printf format takes; too few are refused by the formatting itself.
-pub(super) fn check_conversions(format: &str, values: usize) -> Result<(), Error> {
-    let fields: usize = format
-        .split("%%")
-        .map(|part| part.matches('%').count())
-        .sum();
-    if values > fields {
-        Err(fail("not all arguments converted during string formatting"))
-    } else {
-        Ok(())
-    }
-}
-
-/// Formats in one of Python's two styles, through minijinja.
-pub(super) fn format_with(
-    style: FormatStyle,
-    format: &str,
-    args: &[Value],
-) -> Result<Value, Error> {
-    let digits_in_a_row = format
-        .as_bytes()
-        .windows(5)
-        .any(|window| window.iter().all(u8::is_ascii_digit));
-    if digits_in_a_row || format.contains('*') {
-        return Err(fail(
-            "a width in a format string is too large or not a plain number",
-        ));
-    }
-    // Every field prints one argument, padded to at most 9999 characters.
-    let fields = format.matches(['%', '{']).count();
-    let longest = args
-        .iter()
-        .map(|arg| arg.as_str().map_or(64, str::len))
-        .max()
-        .unwrap_or(0);
-    limits::count_string(
-        format
-            .len()
-            .saturating_add(fields.saturating_mul(longest.saturating_add(10_000).min(1 << 24))),
-    )?;
-    string(format_filter(style, format, args)?)
-}
-
-/// A value that minijinja's formatting prints as Python's does: numbers and strings as they are, the rest as its `str()`.
-pub(super) fn printable(value: &Value) -> Result<Value, Error> {
-    match py(value) {
-        Py::Int(_) | Py::Str(_) => Ok(value.clone()),
-        Py::Float(x) if (-4..16).contains(&exponent(x)) => Ok(value.clone()),
-        Py::Undefined => Ok(Value::from("")),
-        _ => string(text::str(value)?.into_owned()),
-    }
-}
-
-fn exponent(x: f64) -> i32 {
-    format!("{x:e}")
-        .split_once('e')
-        .and_then(|(_, e)| e.parse().ok())
-        .unwrap_or(i32::MAX)
-}
-
-/// `value[start:stop:step]`
-pub(super) fn slice(value: &Value, bounds: [&Value; 3]) -> Result<Value, Error> {
-    let bound = |value: &Value| match py(value) {
-        Py::None => Ok(None),
-        Py::Int(n) => Ok(Some(n)),
-        Py::Bool(b) => Ok(Some(i128::from(b))),
-        _ => Err(fail("slice indices must be integers or None")),
-    };
-    let [start, stop, step] = [bound(bounds[0])?, bound(bounds[1])?, bound(bounds[2])?];
-    let step = step.unwrap_or(1);
-    if step == 0 {
-        return Err(fail("slice step cannot be zero"));
-    }
-    match py(value) {
-        Py::Str(s) => {
-            limits::count_work(s.len())?;
-            if s.is_ascii() && step == 1 {
-                let range = slice_range(s.len(), start, stop, step);
-                let (from, len) = (range.first, range.len);
-                return Ok(Value::from(&s[from..from + len]));
-            }
-            limits::count_items(s.len())?;
-            let chars: Vec<char> = s.chars().collect();
-            let range = slice_range(chars.len(), start, stop, step);
-            string(range.map(|i| chars[i]).collect())
-        }
-        Py::Seq(x) => match x.kind {
-            SeqKind::List | SeqKind::Tuple | SeqKind::Group => {
-                let kind = if x.kind == SeqKind::List {
-                    SeqKind::List
-                } else {
-                    SeqKind::Tuple
-                };
-                seq(
-                    kind,
-                    slice_range(x.items().len(), start, stop, step)
-                        .map(|i| x.items()[i].clone())
-                        .collect(),
-                )
-            }
-            SeqKind::Range(first, _, gap) => {
-                let range = slice_range(x.items().len(), start, stop, step);
-                let gap_of_slice = i128::from(gap).saturating_mul(step);
-                let begin = i128::from(first) + i128::from(gap) * range.first as i128;
-                from_range(
-                    begin,
-                    begin.saturating_add(gap_of_slice.saturating_mul(range.len as i128)),
-                    gap_of_slice,
-                )
-            }
-            _ => Err(fail(format!(
-                "'{}' object is not subscriptable",
-                type_name(value)
-            ))),
-        },
-        _ => Err(fail(format!(
-            "'{}' object is not subscriptable",
-            type_name(value)
-        ))),
-    }
-}
-
-/// The indices of a slice.
-struct SliceRange {
-    first: usize,
-    len: usize,
-    step: i128,
-}
-
-impl Iterator for SliceRange {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        self.len = self.len.checked_sub(1)?;
-        let index = self.first;
-        self.first = usize::try_from((index as i128).saturating_add(self.step)).unwrap_or(0);
-        Some(index)
-    }
-}
-
-fn slice_range(len: usize, start: Option<i128>, stop: Option<i128>, step: i128) -> SliceRange {
-    let len = len as i128;
-    // A negative step may stop before the first item, hence -1.
-    let (lowest, highest) = if step > 0 { (0, len) } else { (-1, len - 1) };
-    let clamp = |i: i128| {
-        if i < 0 {
-            i.saturating_add(len).max(lowest)
-        } else {
-            i.min(highest)
-        }
-    };
-    let start = start.map_or(if step > 0 { lowest } else { highest }, clamp);
-    let stop = stop.map_or(if step > 0 { highest } else { lowest }, clamp);
-    let span = if step > 0 { stop - start } else { start - stop };
-    let count = if span > 0 {
-        (span - 1) / step.saturating_abs() + 1
-    } else {
-        0
-    };
-    SliceRange {
-        first: usize::try_from(start).unwrap_or(0),
-        len: usize::try_from(count).unwrap_or(0),
-        step,
     }
 }
 

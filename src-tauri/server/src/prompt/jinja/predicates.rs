@@ -101,24 +101,13 @@ pub(super) fn run(name: &str, value: &Value, args: Args) -> Result<bool, Error> 
             _ => false,
         },
         "escaped" => false,
-        "odd" => remainder(value, 2)? == 1,
-        "even" => remainder(value, 2)? == 0,
+        "odd" => ops::equal(&ops::modulo(value, &Value::from(2))?, &Value::from(1))?,
+        "even" => ops::equal(&ops::modulo(value, &Value::from(2))?, &Value::from(0))?,
         "lower" => strings::is_lower(&text::str(value)?),
         "upper" => strings::is_upper(&text::str(value)?),
         "filter" => value.as_str().is_some_and(filters::is_known),
         _ => value.as_str().is_some_and(is_known),
     })
-}
-
-fn remainder(value: &Value, divisor: i64) -> Result<i128, Error> {
-    match py(&ops::modulo(value, &Value::from(divisor))?) {
-        Py::Int(n) => Ok(n),
-        Py::Float(x) if x == 0.0 => Ok(0),
-        Py::Float(x) if x == 1.0 => Ok(1),
-        Py::Float(_) => Ok(-1),
-        // A string with a printf field, formatted.
-        _ => Ok(-1),
-    }
 }
 
 fn binary(name: &str, value: &Value, other: &Value) -> Result<bool, Error> {

@@ -4,7 +4,8 @@
 use std::fmt::Write as _;
 
 use super::CompileError;
-use super::expr::{Parser, Shape, quote};
+use super::code::{Shape, quote};
+use super::cursor::Parser;
 use super::lexer::{Token, tokenize};
 
 /// Deepest nesting of statements; templates in use stay below 15.

@@ -5,8 +5,8 @@ use minijinja::{Error, FormatStyle};
 
 use super::args::{Args, flag, integer, optional_integer, required, string as string_arg};
 use super::lexer::is_space;
-use super::value::{Py, SeqKind, fail, iterate, list, py, seq, string, type_name};
-use super::{limits, ops};
+use super::value::{Py, SeqKind, fail, iterate, list, py, string, type_name};
+use super::{format, limits, splitting};
 
 /// Every method offered.
 pub(super) const METHODS: [&str; 42] = [
@@ -92,7 +92,7 @@ pub(super) fn call(s: &str, name: &str, args: Args) -> Result<Value, Error> {
         }
         "split" | "rsplit" => {
             let [sep, maxsplit] = args.bind(["sep", "maxsplit"])?;
-            split(
+            splitting::split(
                 s,
                 sep.as_ref(),
                 optional_integer(maxsplit, "maxsplit")?,
@@ -101,13 +101,13 @@ pub(super) fn call(s: &str, name: &str, args: Args) -> Result<Value, Error> {
         }
         "splitlines" => {
             let [keepends] = args.bind(["keepends"])?;
-            let lines = lines(s, flag(keepends, false));
+            let lines = splitting::lines(s, flag(keepends, false));
             list(lines.into_iter().map(Value::from).collect())
         }
         "partition" | "rpartition" => {
             let [sep] = args.bind(["sep"])?;
             let sep = required(sep, "sep")?;
-            partition(s, string_arg(&sep, "sep")?, name == "rpartition")
+            splitting::partition(s, string_arg(&sep, "sep")?, name == "rpartition")
         }
         "startswith" | "endswith" => affix(s, name, args),
         "replace" => {
@@ -163,19 +163,19 @@ pub(super) fn call(s: &str, name: &str, args: Args) -> Result<Value, Error> {
             let mut values = args
                 .positional
                 .iter()
-                .map(ops::printable)
+                .map(format::printable)
                 .collect::<Result<Vec<_>, _>>()?;
             if !args.named.is_empty() {
                 let named = args
                     .named
                     .iter()
-                    .map(|(name, value)| Ok((name.clone(), ops::printable(value)?)));
+                    .map(|(name, value)| Ok((name.clone(), format::printable(value)?)));
                 let named = named.collect::<Result<Vec<_>, Error>>()?;
                 values.push(Value::from(
                     named.into_iter().collect::<minijinja::value::Kwargs>(),
                 ));
             }
-            ops::format_with(FormatStyle::StrFormat, s, &values)
+            format::format_with(FormatStyle::StrFormat, s, &values)
         }
         _ => args.none().map(|()| Value::from(classify(s, name))),
     }
@@ -262,119 +262,6 @@ pub(super) fn strip(
         rest = rest.trim_end_matches(stripped);
     }
     string(rest.to_owned())
-}
-
-fn split(
-    s: &str,
-    sep: Option<&Value>,
-    maxsplit: Option<i64>,
-    from_right: bool,
-) -> Result<Value, Error> {
-    let most = maxsplit
-        .and_then(|n| usize::try_from(n).ok())
-        .unwrap_or(usize::MAX);
-    let parts: Vec<&str> = match sep.map(py) {
-        None | Some(Py::None) if from_right => split_space_from_right(s, most),
-        None | Some(Py::None) => split_space(s, most),
-        Some(Py::Str("")) => return Err(fail("empty separator")),
-        Some(Py::Str(sep)) if from_right => {
-            let mut parts: Vec<&str> = s.rsplitn(most.saturating_add(1), sep).collect();
-            parts.reverse();
-            parts
-        }
-        Some(Py::Str(sep)) => s.splitn(most.saturating_add(1), sep).collect(),
-        Some(_) => {
-            return Err(fail(format!(
-                "must be str or None, not {}",
-                sep.map_or("None", type_name)
-            )));
-        }
-    };
-    list(parts.into_iter().map(Value::from).collect())
-}
-
-fn split_space(s: &str, most: usize) -> Vec<&str> {
-    let mut parts = Vec::new();
-    let mut rest = s.trim_start_matches(is_space);
-    while !rest.is_empty() {
-        match rest.find(is_space).filter(|_| parts.len() < most) {
-            Some(end) => {
-                parts.push(&rest[..end]);
-                rest = rest[end..].trim_start_matches(is_space);
-            }
-            None => {
-                parts.push(rest);
-                break;
-            }
-        }
-    }
-    parts
-}
-
-fn split_space_from_right(s: &str, most: usize) -> Vec<&str> {
-    let mut parts = Vec::new();
-    let mut rest = s.trim_end_matches(is_space);
-    while !rest.is_empty() {
-        match rest
-            .char_indices()
-            .rfind(|&(_, c)| is_space(c))
-            .filter(|_| parts.len() < most)
-        {
-            Some((space, c)) => {
-                parts.push(&rest[space + c.len_utf8()..]);
-                rest = rest[..space].trim_end_matches(is_space);
-            }
-            None => {
-                parts.push(rest);
-                break;
-            }
-        }
-    }
-    parts.reverse();
-    parts
-}
-
-/// `s.splitlines(keepends)`
-pub(super) fn lines(s: &str, keepends: bool) -> Vec<&str> {
-    let mut lines = Vec::new();
-    let mut rest = s;
-    while !rest.is_empty() {
-        let end = rest.find(|c| {
-            matches!(
-                c,
-                '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
-                    ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
-            )
-        });
-        let Some(end) = end else {
-            lines.push(rest);
-            break;
-        };
-        let break_len = if rest[end..].starts_with("\r\n") {
-            2
-        } else {
-            rest[end..].chars().next().map_or(1, char::len_utf8)
-        };
-        lines.push(&rest[..if keepends { end + break_len } else { end }]);
-        rest = &rest[end + break_len..];
-    }
-    lines
-}
-
-fn partition(s: &str, sep: &str, from_right: bool) -> Result<Value, Error> {
-    if sep.is_empty() {
-        return Err(fail("empty separator"));
-    }
-    let parts = match if from_right {
-        s.rsplit_once(sep)
-    } else {
-        s.split_once(sep)
-    } {
-        Some((before, after)) => [before, sep, after],
-        None if from_right => ["", "", s],
-        None => [s, "", ""],
-    };
-    seq(SeqKind::Tuple, parts.into_iter().map(Value::from).collect())
 }
 
 /// The part of `s` between two optional character positions, and how many characters come before it.

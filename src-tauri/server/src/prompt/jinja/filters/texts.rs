@@ -8,7 +8,7 @@ use minijinja::{Error, FormatStyle, State};
 use super::super::args::{Args, flag, integer, optional_integer, required};
 use super::super::lexer::is_space;
 use super::super::value::{Py, fail, int as int_value, iterate, py, string as counted, type_name};
-use super::super::{limits, ops, strings, text};
+use super::super::{format as format_value, limits, ops, splitting, strings, text};
 
 type Result<T = Value> = std::result::Result<T, Error>;
 
@@ -110,16 +110,16 @@ pub(super) fn escape(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
 pub(super) fn format(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
     let format = text::str(value)?;
     let values = if args.named.is_empty() {
-        ops::check_conversions(&format, args.positional.len())?;
+        format_value::check_conversions(&format, args.positional.len())?;
         args.positional
             .iter()
-            .map(ops::printable)
+            .map(format_value::printable)
             .collect::<Result<Vec<_>>>()?
     } else if args.positional.is_empty() {
         let named = args
             .named
             .iter()
-            .map(|(name, value)| Ok((name.clone(), ops::printable(value)?)));
+            .map(|(name, value)| Ok((name.clone(), format_value::printable(value)?)));
         vec![Value::from(
             named
                 .collect::<Result<Vec<_>>>()?
@@ -131,7 +131,7 @@ pub(super) fn format(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
             "can't handle positional and keyword arguments at the same time",
         ));
     };
-    ops::format_with(FormatStyle::Printf, &format, &values)
+    format_value::format_with(FormatStyle::Printf, &format, &values)
 }
 
 pub(super) fn indent(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
@@ -155,7 +155,7 @@ pub(super) fn indent(_: &State<'_, '_>, value: &Value, args: Args) -> Result {
     // The quirk of Jinja2: one more newline, so that a last empty line is a line.
     let text = format!("{s}\n");
     let mut out = limits::Text::default();
-    for (i, line) in strings::lines(&text, false).into_iter().enumerate() {
+    for (i, line) in splitting::lines(&text, false).into_iter().enumerate() {
         if i > 0 {
             out.push("\n")?;
         }
