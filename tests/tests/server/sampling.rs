@@ -230,10 +230,7 @@ fn the_starter_streams_emoji_and_chinese_as_it_writes_them() {
     let request = json!({"model": STARTER, "prompt": prompt, "temperature": 0, "max_tokens": 24, "ignore_eos": true});
     let whole = lab.client().complete(&request);
     let whole = whole["choices"][0]["text"].as_str().unwrap();
-    assert!(
-        !whole.is_ascii(),
-        "no emoji in {whole:?}"
-    );
+    assert!(!whole.is_ascii(), "no emoji in {whole:?}");
     assert_eq!(
         text_of(&chunks(lab.client().stream(COMPLETIONS, &request))),
         whole

@@ -146,24 +146,31 @@ mod tests {
         tensor.flatten_all().unwrap().to_vec1().unwrap()
     }
 
-    /// Reading back through the kernels' own unpacking: every weight within half a step (and the rounding of scale and bias).
+    /// Reading back through the kernels' own unpacking. Putting 0 on a code may move the far end of the range by half a step, so a
+    /// weight there is off by up to one; on average it is a quarter.
     #[test]
-    fn every_weight_comes_back_within_half_a_step() {
+    fn every_weight_comes_back_within_a_step() {
         let weights = weights(3 * 256);
         for bits in [2, 3, 4, 5, 6, 8] {
             for group in [32, 64, 128] {
                 for (dtype, slack) in [(DType::F32, 1e-5), (DType::BF16, 0.02)] {
                     let format = AffineFormat { bits, group };
                     let back = restored(&weights, 256, format, dtype);
-                    // The step may grow to put 0 on a code: by half a step over the whole range.
-                    let step =
-                        2.0 / ((1 << bits) - 1) as f32 * (1.0 + 0.5 / ((1 << bits) - 1) as f32);
+                    let step = 2.0 / ((1 << bits) - 1) as f32;
+                    let mut sum = 0.0;
                     for (a, b) in weights.iter().zip(&back) {
+                        let error = (a - b).abs();
                         assert!(
-                            (a - b).abs() <= step * 0.75 + slack,
+                            error <= step + slack,
                             "{bits} bits, {group}: {a} became {b}"
                         );
+                        sum += error;
                     }
+                    let mean = sum / weights.len() as f32;
+                    assert!(
+                        mean <= 0.35 * step + slack / 4.0,
+                        "{bits} bits, {group}: {mean} of {step}"
+                    );
                 }
             }
         }

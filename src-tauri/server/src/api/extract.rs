@@ -56,6 +56,16 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
             "The request body is empty; expected a JSON object.",
         ));
     }
+    // A list would be taken for the fields in their order.
+    if bytes
+        .trim_ascii_start()
+        .first()
+        .is_some_and(|first| *first == b'[')
+    {
+        return Err(ApiError::bad_request(
+            "The request body must be a JSON object, not a list.",
+        ));
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
@@ -117,9 +127,10 @@ mod tests {
         );
         assert!(message("{}").contains("missing field `model`"));
         assert!(message("{\"model\": \"a\"} trailing").contains("trailing"));
-        assert!(message("[1]").contains("wrong"));
+        assert!(message(" [1]").contains("must be a JSON object"));
+        assert!(message("3").contains("wrong"));
         assert!(message("\u{feff}{}").contains("JSON"));
-        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        let deep = format!("{{\"x\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(message(&deep).contains("recursion"), "{}", message(&deep));
         assert!(parse::<Body>(b"{\"model\": \"a\", \"unknown\": [1, 2]}").is_ok());
     }
