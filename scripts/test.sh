@@ -175,6 +175,8 @@ else
   if [ -f "$shared/tools/maccheck.sh" ]; then check mac-types mac_types; else skip mac-types "no $shared/tools/maccheck.sh"; fi
   if [ "$(uname -m)" = aarch64 ]; then
     : # tested natively
+  elif [ -z "${HEADSTART_ARM_TESTS:-}" ]; then
+    skip arm-kernels "slow under emulation; HEADSTART_ARM_TESTS=1 runs them"
   elif [ ! -f "$shared/tools/armcheck.sh" ]; then
     skip arm-kernels "no $shared/tools/armcheck.sh"
   elif [ "$(id -u)" != 0 ] && ! { have qemu-aarch64 && have aarch64-linux-gnu-gcc; }; then
