@@ -22,12 +22,25 @@ pub struct ApiError {
     retry_after: Option<u64>,
 }
 
+/// The longest message: one that quotes a request's own text must not send all of it back.
+const MAX_MESSAGE_CHARS: usize = 1000;
+
+/// The longest name of a field.
+const MAX_PARAM_CHARS: usize = 200;
+
+fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_string(),
+    }
+}
+
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
             kind,
-            message: message.into(),
+            message: shortened(&message.into(), MAX_MESSAGE_CHARS),
             param: None,
             code: None,
             retry_after: None,
@@ -80,7 +93,7 @@ impl ApiError {
 
     /// Names the field.
     pub fn with_param(mut self, param: &str) -> Self {
-        self.param = Some(param.to_string());
+        self.param = Some(shortened(param, MAX_PARAM_CHARS));
         self
     }
 
@@ -198,4 +211,18 @@ pub(super) async fn method_not_allowed(method: Method, OriginalUri(uri): Origina
         "invalid_request_error",
         format!("{} does not take {method} requests.", uri.path()),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_not_sent_back_whole() {
+        let error = ApiError::bad_field(&"p".repeat(5000), "é".repeat(5000));
+        assert_eq!(error.message().chars().count(), MAX_MESSAGE_CHARS + 1);
+        let param = error.body()["error"]["param"].as_str().map(str::len);
+        assert!(param.is_some_and(|length| length < 2 * MAX_PARAM_CHARS));
+        assert_eq!(ApiError::not_found("short").message(), "short");
+    }
 }

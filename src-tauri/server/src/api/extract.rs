@@ -132,7 +132,11 @@ mod tests {
         assert!(message("\u{feff}{}").contains("JSON"));
         let deep = format!("{{\"x\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
         // Unknown fields are skipped without recursion.
-        assert!(message(&deep).contains("missing field"), "{}", message(&deep));
+        assert!(
+            message(&deep).contains("missing field"),
+            "{}",
+            message(&deep)
+        );
         assert!(parse::<Body>(b"{\"model\": \"a\", \"unknown\": [1, 2]}").is_ok());
     }
 }
