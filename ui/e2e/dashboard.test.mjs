@@ -118,6 +118,12 @@ test('shows the server, its endpoint and its models, and chats', async () => {
 test('stops a reply midway and stays usable', async () => {
   server = await withModel()
   const { page, problems } = await open({ viewport: { width: 1600, height: 1000 }, colorScheme: 'dark' })
+  // The story must not end by itself before it is stopped.
+  const endless = (route) => {
+    const body = { ...route.request().postDataJSON(), ignore_eos: true }
+    return route.continue({ postData: JSON.stringify(body) })
+  }
+  await page.route('**/v1/chat/completions', endless, { times: 1 })
   await page.getByTestId('prompt').fill('Write a very long story about a lighthouse, with many chapters.')
   await page.getByTestId('send').click()
   await page.getByTestId('reply').waitFor(REPLY)

@@ -35,11 +35,11 @@ pub enum ModelError {
     #[error("{0}")]
     Gguf(#[source] Box<crate::gguf::GgufError>),
     /// The tokenizer could not be built.
-    #[error("{}: {message}", path.display())]
+    #[error("{message}")]
     Tokenizer {
         /// The file or folder that the tokenizer was read from.
         path: PathBuf,
-        /// The tokenizer's own message.
+        /// The tokenizer's own message, which names the file.
         message: String,
     },
     /// The tensor library failed, for example because memory ran out on the device.

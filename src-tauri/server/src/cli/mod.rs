@@ -106,7 +106,7 @@ pub fn main() -> ExitCode {
     let quiet = !matches!(cli.command, Command::Serve(_)) && !cli.common.verbose;
     let filter =
         tracing_subscriber::EnvFilter::try_from_env("HEADSTART_LOG").unwrap_or_else(|_| {
-            let level = if quiet { "warn" } else { level };
+            let level = if quiet { "error" } else { level };
             tracing_subscriber::EnvFilter::new(format!(
                 "warn,headstart_server={level},headstart_engine={level}"
             ))
@@ -118,12 +118,23 @@ pub fn main() -> ExitCode {
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .try_init();
+    if !matches!(cli.command, Command::Serve(_)) {
+        end_quietly_on_a_closed_pipe();
+    }
     match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(message)) => {
             eprintln!("headstart: {message}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// A reader that has seen enough (`headstart models | head -1`) ends the program instead of making it complain.
+fn end_quietly_on_a_closed_pipe() {
+    // SAFETY: the default action is no handler: nothing of ours runs inside the signal.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
     }
 }
 
