@@ -21,6 +21,8 @@ fn check_freed(lab: &Lab, times: usize) {
     client.wait_for_health("running", 0);
     assert_eq!(cancelled(lab), times);
     client.chat(&ask(TINY, "Still there?", 1));
+    // A reply is out a moment before its place is free.
+    client.wait_for_health("running", 0);
 }
 
 #[test]
@@ -74,7 +76,7 @@ fn a_client_that_vanishes_during_decoding_frees_the_engine() {
     client.wait_for_health("running", 1);
     // The engine takes turns: when this one has got its tokens, the other one has some too.
     client.chat(&ask(TINY, "Hello", 20));
-    assert_eq!(client.health("running"), 1);
+    client.wait_for_health("running", 1);
     drop(whole);
     check_freed(&lab, 2);
 }
