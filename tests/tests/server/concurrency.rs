@@ -55,21 +55,19 @@ fn a_seed_makes_an_answer_repeatable() {
 fn answers_are_the_same_alone_and_beside_seven_others() {
     let lab = Lab::shared();
     let client = lab.client();
-    let model = if lab.has_starter() { STARTER } else { TINY };
+    let has_starter = lab.has_starter();
     let requests: Vec<Value> = (0..8)
         .map(|i| {
-            let text = format!(
-                "{}Repeat this number: {}",
-                "Well. ".repeat(i * 3),
-                4000 + 711 * i
-            );
+            let number = 4000 + 711 * i;
+            let text = format!("{}Repeat this number: {number}", "Well. ".repeat(i * 3));
+            let noise = json!({"temperature": 1.5, "seed": i, "ignore_eos": true});
             match i % 4 {
-                3 => with(ask(TINY, &text, 40), json!({"temperature": 1.0, "seed": i})),
-                2 => with(
-                    ask(model, &text, 10),
+                2 if has_starter => with(
+                    ask(STARTER, &text, 10),
                     json!({"temperature": 0.8, "seed": i}),
                 ),
-                _ => ask(model, &text, 10),
+                0 | 1 if has_starter => ask(STARTER, &text, 10),
+                _ => with(ask(TINY, &text, 40), noise),
             }
         })
         .collect();
