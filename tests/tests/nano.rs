@@ -223,3 +223,18 @@ fn any_split_of_a_prompt_gives_the_same_logits() {
         assert!(relative < 0.02, "{relative}");
     }
 }
+
+/// Prompts are refused by this bound before they are tokenized, so it must never be too small.
+#[test]
+fn no_token_stands_for_more_bytes_than_the_bound_says() {
+    let tokenizer = load(&bundled("nano")).tokenizer;
+    let bound = tokenizer.longest_token_bytes();
+    let longest = (0..tokenizer.vocab_size() as u32)
+        .map(|id| tokenizer.token_bytes(id).len())
+        .max()
+        .unwrap();
+    assert!(
+        longest <= bound && bound <= 8 * longest,
+        "{longest} bytes, bound {bound}"
+    );
+}

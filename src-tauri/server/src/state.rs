@@ -13,6 +13,7 @@ use headstart_engine::{
     device::device_name,
     scheduler::{Engine, ModelInfo, ModelSpec},
 };
+use tokio::sync::Semaphore;
 
 use crate::{
     api::ApiError,
@@ -31,7 +32,12 @@ struct Inner {
     settings: Settings,
     /// Compiled templates by model path, kept while the model's time stamp stands.
     templates: Mutex<HashMap<PathBuf, CachedTemplate>>,
+    /// Turns for tokenizing, which is heavy work for long prompts.
+    tokenizing: Arc<Semaphore>,
 }
+
+/// Prompts that are tokenized at once.
+const TOKENIZING_AT_ONCE: usize = 2;
 
 /// Shared by all handlers; cheap to clone.
 #[derive(Clone)]
@@ -45,6 +51,7 @@ impl AppState {
             library: Arc::new(library),
             settings,
             templates: Mutex::default(),
+            tokenizing: Arc::new(Semaphore::new(TOKENIZING_AT_ONCE)),
         }))
     }
 
@@ -170,19 +177,40 @@ impl AppState {
     /// Token ids of a text; `add_special_tokens` adds the model's beginning-of-text token where it wants one.
     ///
     /// # Errors
-    /// 400 when the tokenizer refuses the text or nothing is left of it.
+    /// 400 when the text cannot fit the context whatever its tokens are, or the tokenizer refuses it.
     pub async fn tokenize(
         &self,
         model: &Arc<ModelInfo>,
         text: String,
         add_special_tokens: bool,
     ) -> Result<Vec<u32>, ApiError> {
-        let tokenizer = model.tokenizer.clone();
-        tokio::task::spawn_blocking(move || tokenizer.encode(&text, add_special_tokens))
+        // Tokenizing cannot be interrupted: a text that is far too long is refused before it takes seconds and gigabytes.
+        let at_least = text.len() / model.longest_token_bytes;
+        if at_least > model.context_length {
+            return Err(ApiError::bad_request(format!(
+                "The prompt has at least {at_least} tokens, but this model's context holds {}. \
+                 Shorten the conversation or choose a model with a larger context.",
+                model.context_length
+            ))
+            .with_code("context_length_exceeded"));
+        }
+        // The turn goes along with the work, which goes on when the client is gone.
+        let turn = self
+            .0
+            .tokenizing
+            .clone()
+            .acquire_owned()
             .await
-            .map_err(|_| ApiError::internal("The tokenizer failed; the log has the details."))?
-            .map_err(|error| {
-                ApiError::bad_request(format!("The prompt could not be tokenized: {error}."))
-            })
+            .map_err(|_| ApiError::internal("The server is stopping."))?;
+        let tokenizer = model.tokenizer.clone();
+        tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            tokenizer.encode(&text, add_special_tokens)
+        })
+        .await
+        .map_err(|_| ApiError::internal("The tokenizer failed; the log has the details."))?
+        .map_err(|error| {
+            ApiError::bad_request(format!("The prompt could not be tokenized: {error}."))
+        })
     }
 }

@@ -82,6 +82,13 @@ fn a_prompt_that_does_not_fit_is_refused_with_both_numbers() {
             assert_eq!(reply.json()["error"]["code"], "context_length_exceeded");
         }
     }
+    // What cannot fit whatever its tokens are is refused before it is tokenized, with the least that it must have.
+    let hopeless = json!({"model": TINY, "prompt": "a".repeat(20_000_000), "max_tokens": 1});
+    let reply = client.post(COMPLETIONS, &hopeless);
+    let message = reply.error(400);
+    assert!(message.contains("at least"), "{message}");
+    assert!(message.contains(&TINY_CONTEXT.to_string()), "{message}");
+    assert_eq!(reply.json()["error"]["code"], "context_length_exceeded");
     // One token of room is enough; asking for more than there is room for is no mistake.
     let fits = json!({"model": TINY, "prompt": "a".repeat(TINY_CONTEXT - 1), "max_tokens": 50});
     let reply = client.complete(&fits);

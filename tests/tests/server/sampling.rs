@@ -169,6 +169,13 @@ fn completions_have_log_probabilities_in_their_own_shape() {
         logprobs["token_logprobs"][0]
     );
 
+    // With the prompt in front, offsets count from the beginning of the reply's text.
+    let echoed = with(request.clone(), json!({"prompt": "uv", "echo": true}));
+    let reply = lab.client().complete(&echoed);
+    assert_eq!(reply["choices"][0]["text"], "uvwxyz");
+    let offsets = &reply["choices"][0]["logprobs"]["text_offset"];
+    assert_eq!(*offsets, json!([2, 3, 4, 5]));
+
     // The probability is the model's own view: the bias is ours.
     let forced = json!({"logit_bias": {byte_token(b'q').to_string(): 100}});
     let reply = lab.client().complete(&with(request, forced));

@@ -36,6 +36,8 @@ pub struct ModelInfo {
     pub architecture: String,
     /// Its tokenizer.
     pub tokenizer: Arc<Tokenizer>,
+    /// The most bytes of text that one token stands for.
+    pub longest_token_bytes: usize,
     /// Width of the logits.
     pub vocab_size: usize,
     /// The most tokens a sequence may have.
@@ -132,6 +134,7 @@ fn load(spec: &ModelSpec, device: &Device) -> Result<LoadedModel, ModelError> {
     let info = Arc::new(ModelInfo {
         key: spec.key.clone(),
         architecture,
+        longest_token_bytes: tokenizer.longest_token_bytes(),
         tokenizer: Arc::new(tokenizer),
         vocab_size: model.vocab_size(),
         context_length: model.context_length(),

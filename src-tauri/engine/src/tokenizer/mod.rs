@@ -235,6 +235,21 @@ impl Tokenizer {
         }
     }
 
+    /// An upper bound on the bytes of text that one token stands for: a text longer than `n` times this has more than `n` tokens.
+    /// Goes through the whole vocabulary: ask once.
+    pub fn longest_token_bytes(&self) -> usize {
+        // Stored names are never shorter than the bytes that they stand for.
+        let named = self
+            .0
+            .pipeline
+            .get_vocab(true)
+            .into_keys()
+            .map(|name| name.len())
+            .max();
+        let raw = self.0.raw_bytes.values().map(|bytes| bytes.len()).max();
+        named.max(raw).unwrap_or(0).max(1)
+    }
+
     /// Whether a token is special: hidden when special tokens are skipped, never made from plain text.
     pub fn is_special(&self, id: u32) -> bool {
         self.0.special.contains(&id)

@@ -107,12 +107,14 @@ pub(super) async fn completions(
         completion.logprobs,
         body.arrived,
     )?;
+    let echoed = echoed.unwrap_or_default();
+    let logprobs = LegacyLogprobs::after(&echoed);
     let shape = CompletionShape {
         id: format!("cmpl-{}", uuid::Uuid::new_v4().simple()),
         created: chrono::Utc::now().timestamp(),
         model: entry.id,
-        echoed: echoed.unwrap_or_default(),
-        logprobs: completion.logprobs.map(|_| LegacyLogprobs::default()),
+        echoed,
+        logprobs: completion.logprobs.map(|_| logprobs),
         include_usage: params.includes_usage(),
     };
     reply(&state, job, shape).await

@@ -43,11 +43,19 @@ pub(super) struct LegacyLogprobs {
     token_logprobs: Vec<f32>,
     top_logprobs: Vec<Value>,
     text_offset: Vec<usize>,
-    /// Characters of the answer before the next token.
+    /// Characters of the reply before the next token.
     offset: usize,
 }
 
 impl LegacyLogprobs {
+    /// Lists for an answer that follows `text` in the reply.
+    pub(super) fn after(text: &str) -> Self {
+        Self {
+            offset: text.chars().count(),
+            ..Self::default()
+        }
+    }
+
     /// Adds tokens.
     pub(super) fn extend(&mut self, tokenizer: &Tokenizer, tokens: &[GeneratedToken]) {
         for token in tokens {
