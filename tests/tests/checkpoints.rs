@@ -34,10 +34,13 @@ fn logits(folder: &Path, ids: &[u32]) -> Tensor {
         tokens: ids,
         positions: &Positions::contiguous(0, ids.len()),
         logits: LogitRows::All,
+        hidden: false,
+        queries: false,
     };
     model
         .forward(input, &mut model.new_cache())
         .unwrap()
+        .logits()
         .unwrap()
 }
 

@@ -44,8 +44,10 @@ fn forward(
         tokens,
         positions,
         logits: LogitRows::All,
+        hidden: false,
+        queries: false,
     };
-    model.forward(input, cache).unwrap().unwrap()
+    model.forward(input, cache).unwrap().logits().unwrap()
 }
 
 fn argmax(row: &Tensor) -> u32 {
@@ -272,6 +274,8 @@ fn wrong_input_is_refused_and_leaves_the_cache_alone() {
             tokens,
             positions: &positions,
             logits: LogitRows::Last,
+            hidden: false,
+            queries: false,
         };
         assert!(model.forward(input, &mut cache).is_err());
         assert_eq!((cache.token_count(), cache.next_position()), (Ok(5), 5));

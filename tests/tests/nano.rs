@@ -83,10 +83,13 @@ impl Loaded {
             tokens,
             positions: &Positions::contiguous(0, tokens.len()),
             logits,
+            hidden: false,
+            queries: false,
         };
         self.model
             .forward(input, &mut self.model.new_cache())
             .unwrap()
+            .logits()
             .unwrap()
     }
 
@@ -101,8 +104,15 @@ impl Loaded {
                 tokens: &next,
                 positions: &positions,
                 logits: LogitRows::Last,
+                hidden: false,
+                queries: false,
             };
-            let row = self.model.forward(input, &mut cache).unwrap().unwrap();
+            let row = self
+                .model
+                .forward(input, &mut cache)
+                .unwrap()
+                .logits()
+                .unwrap();
             let token = row
                 .get(0)
                 .unwrap()
@@ -202,8 +212,10 @@ fn any_split_of_a_prompt_gives_the_same_logits() {
                 tokens: &ids[start..end],
                 positions: &Positions::contiguous(start as u32, end - start),
                 logits: LogitRows::Last,
+                hidden: false,
+                queries: false,
             };
-            last = whole.model.forward(input, &mut cache).unwrap();
+            last = whole.model.forward(input, &mut cache).unwrap().logits;
             start = end;
         }
         let difference = (last.unwrap() - &expected)

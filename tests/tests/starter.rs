@@ -40,8 +40,10 @@ fn forced_logits(model: &dyn Model, ids: &[u32]) -> Tensor {
         tokens: ids,
         positions: &Positions::contiguous(0, ids.len()),
         logits: LogitRows::All,
+        hidden: false,
+        queries: false,
     };
-    model.forward(input, &mut cache).unwrap().unwrap()
+    model.forward(input, &mut cache).unwrap().logits().unwrap()
 }
 
 struct Agreement {
@@ -217,10 +219,13 @@ fn greedy_continuations_equal_transformers() {
                     tokens: &next,
                     positions: &positions,
                     logits: LogitRows::Last,
+                    hidden: false,
+                    queries: false,
                 };
                 let row = model
                     .forward(input, &mut cache)
                     .unwrap()
+                    .logits()
                     .unwrap()
                     .get(0)
                     .unwrap();

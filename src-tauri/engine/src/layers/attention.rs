@@ -116,7 +116,8 @@ impl Attention {
     }
 
     /// `x [tokens, hidden]` at `positions` -> `[tokens, hidden]`; appends the tokens' keys and values to `cache`, whose entries then
-    /// stand at `cached` positions, the new tokens' included.
+    /// stand at `cached` positions, the new tokens' included. `queries`, if given, receives the rotated queries
+    /// `[tokens, heads, head_dim]`.
     ///
     /// # Errors
     /// When shapes do not fit or the device fails.
@@ -127,6 +128,7 @@ impl Attention {
         positions: &Positions,
         cached: &CachedPositions,
         cache: &mut AttentionCache,
+        queries: Option<&mut Option<Tensor>>,
     ) -> Result<Tensor> {
         let tokens = x.dim(0)?;
         let (q, gate) = self.queries(x, tokens)?;
@@ -140,6 +142,9 @@ impl Attention {
             .reshape((tokens, self.num_kv_heads, self.head_dim))?;
         let q = angles.rotate(&normed(q, self.q_norm.as_ref())?)?;
         let k = angles.rotate(&normed(k, self.k_norm.as_ref())?)?;
+        if let Some(captured) = queries {
+            *captured = Some(q.clone());
+        }
         cache.append(&k.transpose(0, 1)?, &v.transpose(0, 1)?)?;
         let (keys, values) = cache.view()?;
         let scale = 1.0 / (self.head_dim as f32).sqrt();
@@ -178,6 +183,11 @@ impl Attention {
             q,
             Some(gate.reshape((tokens, self.num_heads * self.head_dim))?),
         ))
+    }
+
+    /// How many tokens back it sees; `None`: all.
+    pub fn window(&self) -> Option<usize> {
+        self.window
     }
 
     /// Bytes of the weights.

@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{ForwardInput, LogitRows, Model};
+use super::{ForwardInput, ForwardOutput, LayerQueries, LogitRows, Model};
 use crate::{
     cache::{
         AttentionCacheSpec, CacheError, CachedPositions, LayerCache, LayerCacheSpec, SequenceCache,
@@ -124,12 +124,18 @@ impl Layer {
         positions: &Positions,
         cached: &CachedPositions,
         cache: &mut LayerCache,
+        queries: Option<&mut Option<Tensor>>,
     ) -> candle_core::Result<Tensor> {
         let normed = self.input_norm.forward(&x)?;
         let mixed = match &self.mixer {
-            Mixer::Attention(attention) => {
-                attention.forward(&normed, angles, positions, cached, cache.attention()?)?
-            }
+            Mixer::Attention(attention) => attention.forward(
+                &normed,
+                angles,
+                positions,
+                cached,
+                cache.attention()?,
+                queries,
+            )?,
             Mixer::GatedDelta(delta) => delta.forward(&normed, cache.recurrent()?)?,
         };
         let x = (x + mixed)?;
@@ -139,6 +145,11 @@ impl Layer {
             FeedForward::Experts(experts) => experts.forward(&normed)?,
         };
         x + fed
+    }
+
+    /// True for attention without a window.
+    fn sees_all(&self) -> bool {
+        matches!(&self.mixer, Mixer::Attention(attention) if attention.window().is_none())
     }
 
     fn bytes(&self) -> usize {
@@ -278,12 +289,39 @@ impl Model for DecoderModel {
         &self,
         input: ForwardInput<'_>,
         cache: &mut SequenceCache,
-    ) -> Result<Option<Tensor>, EngineError> {
-        let ForwardInput {
-            tokens,
-            positions,
-            logits,
-        } = input;
+    ) -> Result<ForwardOutput, EngineError> {
+        self.check(input.tokens, input.positions)?;
+        cache.extend(
+            input.positions,
+            |caches, cached| -> Result<ForwardOutput, EngineError> {
+                let angles = self
+                    .rotary
+                    .angles(input.positions, self.dtype, &self.device)?;
+                let mut x = self.embedding.forward(input.tokens, &self.device)?;
+                let mut captured = Vec::new();
+                for (index, (layer, cache)) in self.layers.iter().zip(caches).enumerate() {
+                    let mut queries = (input.queries && layer.sees_all()).then_some(None);
+                    x = layer.forward(
+                        x,
+                        &angles,
+                        input.positions,
+                        cached,
+                        cache,
+                        queries.as_mut(),
+                    )?;
+                    captured.extend(queries.flatten().map(|queries| LayerQueries {
+                        layer: index,
+                        queries,
+                    }));
+                }
+                self.finish(x, input, captured)
+            },
+        )
+    }
+}
+
+impl DecoderModel {
+    fn check(&self, tokens: &[u32], positions: &Positions) -> Result<(), EngineError> {
         if tokens.is_empty() || tokens.len() != positions.len() {
             return Err(EngineError::InvalidRequest(format!(
                 "a forward pass needs as many positions as tokens, and at least one; got {} and {}",
@@ -297,23 +335,42 @@ impl Model for DecoderModel {
                 self.vocab_size
             )));
         }
-        cache.extend(
-            positions,
-            |caches, cached| -> Result<Option<Tensor>, EngineError> {
-                let angles = self.rotary.angles(positions, self.dtype, &self.device)?;
-                let mut x = self.embedding.forward(tokens, &self.device)?;
-                for (layer, cache) in self.layers.iter().zip(caches) {
-                    x = layer.forward(x, &angles, positions, cached, cache)?;
-                }
-                let x = match logits {
-                    LogitRows::None => return Ok(None),
-                    LogitRows::Last => x.narrow(0, tokens.len() - 1, 1)?,
-                    LogitRows::All => x,
+        Ok(())
+    }
+
+    /// From the last layer's output `x [tokens, hidden]` to what the pass asks for.
+    fn finish(
+        &self,
+        x: Tensor,
+        input: ForwardInput<'_>,
+        queries: Vec<LayerQueries>,
+    ) -> Result<ForwardOutput, EngineError> {
+        let last = x.dim(0)? - 1;
+        let (normed, wanted) = match (input.hidden, input.logits) {
+            (false, LogitRows::None) => (None, None),
+            (false, LogitRows::Last) => {
+                let row = self.norm.forward(&x.narrow(0, last, 1)?)?;
+                (None, Some(row))
+            }
+            (false, LogitRows::All) => (None, Some(self.norm.forward(&x)?)),
+            (true, rows) => {
+                let normed = self.norm.forward(&x)?;
+                let wanted = match rows {
+                    LogitRows::None => None,
+                    LogitRows::Last => Some(normed.narrow(0, last, 1)?),
+                    LogitRows::All => Some(normed.clone()),
                 };
-                let logits = self.head.forward(&self.norm.forward(&x)?)?;
-                Ok(Some(logits.to_dtype(DType::F32)?))
-            },
-        )
+                (Some(normed), wanted)
+            }
+        };
+        let logits = wanted
+            .map(|rows| self.head.forward(&rows)?.to_dtype(DType::F32))
+            .transpose()?;
+        Ok(ForwardOutput {
+            logits,
+            hidden: normed,
+            queries,
+        })
     }
 }
 

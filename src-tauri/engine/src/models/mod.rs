@@ -39,6 +39,70 @@ pub struct ForwardInput<'a> {
     pub positions: &'a Positions,
     /// Which rows of logits are wanted.
     pub logits: LogitRows,
+    /// Whether the hidden states after the final norm are wanted: what an MTP head reads.
+    pub hidden: bool,
+    /// Whether the queries of the attention layers are wanted: what SpecPrefill ranks prompt tokens by.
+    pub queries: bool,
+}
+
+impl<'a> ForwardInput<'a> {
+    /// A pass that gives logits, or nothing, and captures nothing.
+    pub fn new(tokens: &'a [u32], positions: &'a Positions, logits: LogitRows) -> Self {
+        Self {
+            tokens,
+            positions,
+            logits,
+            hidden: false,
+            queries: false,
+        }
+    }
+
+    /// The same pass, also giving the hidden states.
+    pub fn with_hidden(self) -> Self {
+        Self {
+            hidden: true,
+            ..self
+        }
+    }
+
+    /// The same pass, also giving the queries.
+    pub fn with_queries(self) -> Self {
+        Self {
+            queries: true,
+            ..self
+        }
+    }
+}
+
+/// The queries of one full-attention layer in one pass.
+#[derive(Debug, Clone)]
+pub struct LayerQueries {
+    /// Index of the layer, as in the [`SequenceCache`].
+    pub layer: usize,
+    /// `[tokens, heads, head_dim]` in the model's dtype, normed and rotated as the layer's attention used them.
+    pub queries: Tensor,
+}
+
+/// What a forward pass gives.
+#[derive(Debug, Clone, Default)]
+pub struct ForwardOutput {
+    /// `[rows, vocabulary]` in f32; `None` for [`LogitRows::None`].
+    pub logits: Option<Tensor>,
+    /// After the final norm, `[tokens, hidden]` in the model's dtype; when asked for.
+    pub hidden: Option<Tensor>,
+    /// One entry for each layer that attends to all earlier tokens, in order; when asked for.
+    pub queries: Vec<LayerQueries>,
+}
+
+impl ForwardOutput {
+    /// The logits of a pass that asked for some.
+    ///
+    /// # Errors
+    /// When the pass gave none.
+    pub fn logits(self) -> Result<Tensor, EngineError> {
+        self.logits
+            .ok_or_else(|| EngineError::Compute("the model returned no logits".into()))
+    }
 }
 
 /// A loaded model. It holds weights only: everything that belongs to a request lives in the [`SequenceCache`] that the pass is given, so
@@ -62,7 +126,7 @@ pub trait Model: Send + Sync + std::fmt::Debug {
     /// An empty cache for one sequence.
     fn new_cache(&self) -> SequenceCache;
 
-    /// Runs the tokens and appends them to `cache`. Returns logits `[rows, vocabulary]` in f32, or `None` for [`LogitRows::None`].
+    /// Runs the tokens and appends them to `cache`. Gives what `input` asks for.
     ///
     /// # Errors
     /// When the numbers of tokens and positions differ, a token is outside the vocabulary, the positions do not follow the cache's, or
@@ -71,7 +135,7 @@ pub trait Model: Send + Sync + std::fmt::Debug {
         &self,
         input: ForwardInput<'_>,
         cache: &mut SequenceCache,
-    ) -> Result<Option<Tensor>, EngineError>;
+    ) -> Result<ForwardOutput, EngineError>;
 }
 
 /// Loads a model of one family.

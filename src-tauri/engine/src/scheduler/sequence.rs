@@ -188,6 +188,8 @@ impl Sequence {
                 tokens: &tokens,
                 positions: &positions,
                 logits: LogitRows::None,
+                hidden: false,
+                queries: false,
             };
             model.forward(input, &mut self.cache)?;
             self.prompt_eval += started.elapsed();
@@ -222,10 +224,10 @@ impl Sequence {
             tokens,
             positions,
             logits: LogitRows::Last,
+            hidden: false,
+            queries: false,
         };
-        let logits = model
-            .forward(input, &mut self.cache)?
-            .ok_or_else(|| EngineError::Compute("the model returned no logits".into()))?;
+        let logits = model.forward(input, &mut self.cache)?.logits()?;
         Ok(logits.flatten_all()?.to_vec1::<f32>()?)
     }
 
