@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// How a model is placed and computed.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct LoadOptions {
     /// Exact or fast products of quantized weights.
     pub precision: Precision,

@@ -16,6 +16,7 @@ pub mod quantize;
 pub mod request;
 pub mod sampling;
 pub mod scheduler;
+pub mod specprefill;
 pub mod stop;
 pub mod tokenizer;
 pub mod weights;

@@ -8,6 +8,7 @@ use crate::{
     error::EngineError,
     sampling::{SamplingParams, TokenLogprobs},
     scheduler::ModelSpec,
+    specprefill::{SpecPrefillReport, SpecPrefillSettings},
 };
 
 /// One request, fully resolved: nothing in it depends on a setting any more.
@@ -29,6 +30,118 @@ pub struct GenerationRequest {
     pub show_special_tokens: bool,
     /// When the request reached the server: the zero of all its times.
     pub arrived: Instant,
+    /// System text and tools at the prompt's beginning: never dropped by SpecPrefill.
+    pub static_prefix: StaticPrefix,
+    /// Tokens at the prompt's end that SpecPrefill never drops, besides its own tail: the last messages, where the settings protect them.
+    pub protected_tail: usize,
+    /// Whether and how the prompt may be read sparsely.
+    pub specprefill: SpecPrefillSettings,
+    /// Whether and how several tokens are decoded in one step.
+    pub mtp: MtpSettings,
+}
+
+impl GenerationRequest {
+    /// A request that arrived now, without stops, limits, SpecPrefill or MTP.
+    pub fn new(model: ModelSpec, prompt_tokens: Vec<u32>, sampling: SamplingParams) -> Self {
+        Self {
+            model,
+            prompt_tokens,
+            sampling,
+            stop_strings: Vec::new(),
+            stop_ids: Vec::new(),
+            max_tokens: None,
+            show_special_tokens: false,
+            arrived: Instant::now(),
+            static_prefix: StaticPrefix::default(),
+            protected_tail: 0,
+            specprefill: SpecPrefillSettings::default(),
+            mtp: MtpSettings::default(),
+        }
+    }
+}
+
+/// How many of the prompt's first tokens are its static prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StaticPrefix {
+    /// The number of tokens.
+    pub tokens: usize,
+    /// Why there is none, when there is none.
+    pub reason: Option<&'static str>,
+}
+
+/// How verified drafts are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MtpMode {
+    /// By kernels whose result for a row does not depend on the rows beside it: greedy answers equal plain decoding's.
+    #[default]
+    Exact,
+    /// By whatever is fastest.
+    Fast,
+}
+
+impl MtpMode {
+    /// As in settings and replies.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Fast => "fast",
+        }
+    }
+}
+
+/// The most tokens that an MTP head may draft in one step.
+pub const MAX_MTP_DEPTH: usize = 8;
+
+/// The MTP settings of one request, fully resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MtpSettings {
+    /// Off: one token a step.
+    pub enabled: bool,
+    /// The most tokens drafted in one step, 1 to [`MAX_MTP_DEPTH`]; how many are is found by measuring.
+    pub max_depth: usize,
+    /// Always draft so many tokens instead, 1 to [`MAX_MTP_DEPTH`].
+    pub fixed_depth: Option<usize>,
+    /// How drafts are verified.
+    pub mode: MtpMode,
+    /// Draft from the most frequent part of the vocabulary only.
+    pub draft_vocabulary: bool,
+}
+
+impl Default for MtpSettings {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            max_depth: 3,
+            fixed_depth: None,
+            mode: MtpMode::Exact,
+            draft_vocabulary: true,
+        }
+    }
+}
+
+/// What MTP did for one request.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MtpReport {
+    /// True when drafts were verified.
+    pub applied: bool,
+    /// Why not, when not.
+    pub reason: Option<&'static str>,
+    /// How drafts were verified.
+    pub mode: MtpMode,
+    /// Verify passes.
+    pub cycles: usize,
+    /// Tokens drafted.
+    pub drafted: usize,
+    /// Of these, tokens that became part of the answer.
+    pub accepted: usize,
+    /// Cycles by their depth: entry d counts those that drafted d tokens.
+    pub depth_histogram: Vec<usize>,
+    /// Times that speculation was given up for a while.
+    pub parks: usize,
+    /// Time in the model's own layers, all cycles together.
+    pub backbone: Duration,
+    /// Time in the head, all cycles together.
+    pub head: Duration,
 }
 
 /// One generated token.
@@ -50,7 +163,7 @@ pub enum FinishReason {
 }
 
 /// Counts and times of one finished request.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Usage {
     /// Tokens in the prompt.
     pub prompt_tokens: usize,
@@ -68,6 +181,10 @@ pub struct Usage {
     pub generation: Duration,
     /// From arrival to the end.
     pub total: Duration,
+    /// What SpecPrefill did.
+    pub specprefill: SpecPrefillReport,
+    /// What MTP did.
+    pub mtp: MtpReport,
 }
 
 impl Usage {

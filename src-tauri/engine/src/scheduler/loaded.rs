@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Which model a request wants: its name and where it lies.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ModelSpec {
     /// Unique name.
     pub key: String,

@@ -330,6 +330,7 @@ impl Sequence {
                 _ => Duration::ZERO,
             },
             total: self.request.arrived.elapsed(),
+            ..Usage::default()
         };
         tracing::info!(
             model = self.info.key,

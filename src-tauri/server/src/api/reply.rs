@@ -68,20 +68,16 @@ impl Job {
                 format!("These stop strings cannot be used: {error}."),
             )
         })?;
+        let sampling =
+            params.sampling(&state.sampling_defaults(entry), logprobs, model.vocab_size)?;
         Ok(Self {
             request: GenerationRequest {
-                model: state.model_spec(entry),
-                prompt_tokens,
-                sampling: params.sampling(
-                    &state.sampling_defaults(entry),
-                    logprobs,
-                    model.vocab_size,
-                )?,
                 stop_strings,
                 stop_ids: params.stop_ids(model.tokenizer.stop_ids()),
                 max_tokens: params.max_tokens()?,
                 show_special_tokens: params.shows_special_tokens(),
                 arrived,
+                ..GenerationRequest::new(state.model_spec(entry), prompt_tokens, sampling)
             },
             tokenizer: model.tokenizer.clone(),
             stream: params.streams(),

@@ -1,7 +1,5 @@
 //! `headstart bench MODEL`: time to first token, prefill and decode speed, and memory.
 
-use std::time::Instant;
-
 use clap::Args;
 use headstart_engine::{
     checkpoint::LoadOptions,
@@ -110,14 +108,9 @@ fn measure(
         })
         .collect();
     let mut events = engine.submit(GenerationRequest {
-        model: spec.clone(),
-        prompt_tokens,
-        sampling: SamplingParams::greedy(),
-        stop_strings: Vec::new(),
-        stop_ids: Vec::new(),
         max_tokens: Some(output),
         show_special_tokens: true,
-        arrived: Instant::now(),
+        ..GenerationRequest::new(spec.clone(), prompt_tokens, SamplingParams::greedy())
     })?;
     while let Some(event) = events.next_blocking() {
         match event {

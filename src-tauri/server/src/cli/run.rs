@@ -1,9 +1,6 @@
 //! `headstart run MODEL "prompt"`.
 
-use std::{
-    io::{IsTerminal, Read, Write},
-    time::Instant,
-};
+use std::io::{IsTerminal, Read, Write};
 
 use clap::Args;
 use headstart_engine::{
@@ -89,23 +86,20 @@ pub(super) fn run(options: &ServeOptions, args: RunArgs) -> Result<(), Failure> 
     };
     let model = engine.load_blocking(spec.clone())?;
     let defaults = SamplingDefaults::of_model(&entry.path);
+    let sampling = SamplingParams {
+        temperature: args.temperature.unwrap_or(defaults.temperature),
+        top_k: defaults.top_k,
+        top_p: defaults.top_p,
+        min_p: defaults.min_p,
+        repetition_penalty: defaults.repetition_penalty,
+        seed: args.seed,
+        ..SamplingParams::greedy()
+    };
+    let prompt_tokens = model.tokenizer.encode(&text, args.raw)?;
     let mut events = engine.submit(GenerationRequest {
-        model: spec,
-        prompt_tokens: model.tokenizer.encode(&text, args.raw)?,
-        sampling: SamplingParams {
-            temperature: args.temperature.unwrap_or(defaults.temperature),
-            top_k: defaults.top_k,
-            top_p: defaults.top_p,
-            min_p: defaults.min_p,
-            repetition_penalty: defaults.repetition_penalty,
-            seed: args.seed,
-            ..SamplingParams::greedy()
-        },
-        stop_strings: Vec::new(),
         stop_ids: model.tokenizer.stop_ids().to_vec(),
         max_tokens: args.max_tokens,
-        show_special_tokens: false,
-        arrived: Instant::now(),
+        ..GenerationRequest::new(spec, prompt_tokens, sampling)
     })?;
     let mut out = std::io::stdout().lock();
     while let Some(event) = events.next_blocking() {
