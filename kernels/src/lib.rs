@@ -21,7 +21,7 @@ mod tensor;
 #[cfg(test)]
 mod testing;
 
-pub use attention::attention;
+pub use attention::{attention, attention_importance};
 pub use causal_conv::causal_conv1d_silu;
 pub use cpu::{CpuPath, in_pool, with_path};
 pub use element::Element;

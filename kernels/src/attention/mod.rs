@@ -3,6 +3,7 @@
 //! FlashAttention, <https://arxiv.org/abs/2205.14135>).
 
 mod cpu;
+mod importance;
 mod stock;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ use candle_core::{Result, Tensor};
 use crate::tensor::{check_dtype, for_element, from_values, with_slice, with_storage};
 
 pub use cpu::{AttentionShape, attention_slice};
+pub use importance::attention_importance;
 
 /// Attention of the queries `q` over the keys and values of a cache.
 ///

@@ -134,6 +134,19 @@ impl AttentionCache {
         }
     }
 
+    /// A deep copy of the keys and values of some tokens, `[kv_heads, rows, head_dim]` each.
+    ///
+    /// # Errors
+    /// When they are not held, or the device has no memory left.
+    pub fn copy_rows(&self, rows: std::ops::Range<usize>) -> Result<(Tensor, Tensor)> {
+        if rows.start > rows.end || rows.end > self.len {
+            candle_core::bail!("rows {rows:?} are not in a cache of {} tokens", self.len);
+        }
+        let (keys, values) = self.view()?;
+        let copy = |tensor: Tensor| tensor.narrow(1, rows.start, rows.len())?.force_contiguous();
+        Ok((copy(keys)?, copy(values)?))
+    }
+
     /// Forgets all but the first `len` tokens. Does nothing when fewer are held.
     pub fn trim(&mut self, len: usize) {
         self.len = self.len.min(len);

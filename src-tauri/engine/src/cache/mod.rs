@@ -2,10 +2,17 @@
 
 mod attention;
 mod layer;
+mod prefix;
 mod recurrent;
 mod sequence;
 
 pub use attention::{AttentionCache, AttentionCacheSpec, AttentionSnapshot};
 pub use layer::{LayerCache, LayerCacheSpec, LayerSnapshot};
+pub use prefix::{
+    BLOCK_TOKENS, PrefixCache, PrefixHit, PrefixRoot, PrefixStatistics, PrefixWriter,
+};
 pub use recurrent::{RecurrentCache, RecurrentState};
-pub use sequence::{CacheError, CachedPositions, SequenceCache, SequenceSnapshot};
+pub use sequence::{
+    CacheError, CachedPositions, RecurrentStates, SequenceCache, SequenceMark, SequenceSnapshot,
+    SharedRows,
+};

@@ -1,6 +1,8 @@
 //! All layers of one sequence, with the positions of the cached tokens.
 
-use super::{LayerCache, LayerCacheSpec, LayerSnapshot};
+use candle_core::Tensor;
+
+use super::{LayerCache, LayerCacheSpec, LayerSnapshot, RecurrentCache};
 use crate::{error::short_message, positions::Positions};
 
 /// The true positions of the cached tokens, ascending.
@@ -48,6 +50,9 @@ pub enum CacheError {
     /// A recurrent layer cannot forget a part of its tokens.
     #[error("a cache with recurrent layers cannot be trimmed; restore a snapshot instead")]
     NotTrimmable,
+    /// A sparse cache must not be published: its tokens would stand for others.
+    #[error("a sparse cache cannot be shared")]
+    Sparse,
     /// The device failed.
     #[error("{0}")]
     Device(String),
@@ -74,6 +79,57 @@ pub struct SequenceSnapshot {
     layers: Vec<LayerSnapshot>,
     positions: CachedPositions,
     next_position: u32,
+}
+
+/// A place in a sequence to which its cache can go back: lengths of attention layers and states of recurrent ones. Cheap: nothing is
+/// copied. It stays valid as long as the tokens before it are not forgotten.
+#[derive(Debug, Clone)]
+pub struct SequenceMark {
+    rows: usize,
+    next_position: u32,
+    states: RecurrentStates,
+}
+
+impl SequenceMark {
+    /// The position of the token after the mark.
+    pub fn next_position(&self) -> u32 {
+        self.next_position
+    }
+}
+
+/// The state of every recurrent layer of a sequence after one of its tokens; `None` for layers of other kinds.
+#[derive(Debug, Clone)]
+pub struct RecurrentStates(Vec<Option<RecurrentCache>>);
+
+impl RecurrentStates {
+    /// Bytes of the states.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().flatten().map(RecurrentCache::bytes).sum()
+    }
+}
+
+/// Keys and values of a run of tokens in every attention layer; `None` for layers of other kinds. Never written to.
+#[derive(Debug)]
+pub struct SharedRows {
+    layers: Vec<Option<(Tensor, Tensor)>>,
+    tokens: usize,
+}
+
+impl SharedRows {
+    /// Number of tokens.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Bytes of the copy.
+    pub fn bytes(&self) -> usize {
+        let bytes = |t: &Tensor| t.elem_count() * t.dtype().size_in_bytes();
+        self.layers
+            .iter()
+            .flatten()
+            .map(|(keys, values)| bytes(keys) + bytes(values))
+            .sum()
+    }
 }
 
 impl SequenceCache {
@@ -201,6 +257,157 @@ impl SequenceCache {
         Ok(())
     }
 
+    /// True when the cache holds every token before the next position: after dense passes only.
+    ///
+    /// # Errors
+    /// When the layers disagree about what they hold.
+    pub fn is_dense(&self) -> Result<bool, CacheError> {
+        Ok(self.token_count()? == self.next_position as usize)
+    }
+
+    /// True when a layer keeps a state instead of its tokens.
+    pub fn has_recurrent_layers(&self) -> bool {
+        self.layers
+            .iter()
+            .any(|layer| matches!(layer, LayerCache::Recurrent(_)))
+    }
+
+    /// The present place.
+    ///
+    /// # Errors
+    /// When the layers disagree about what they hold.
+    pub fn mark(&self) -> Result<SequenceMark, CacheError> {
+        Ok(SequenceMark {
+            rows: self.token_count()?,
+            next_position: self.next_position,
+            states: self.recurrent_states(),
+        })
+    }
+
+    /// Goes back to a mark made by this cache. All layers or none.
+    ///
+    /// # Errors
+    /// When the mark lies ahead of what is held or belongs to another model.
+    pub fn rewind(&mut self, mark: &SequenceMark) -> Result<(), CacheError> {
+        let held = self.token_count()?;
+        if mark.rows > held || mark.states.0.len() != self.layers.len() {
+            return Err(CacheError::OtherModel {
+                found: mark.states.0.len(),
+                expected: self.layers.len(),
+            });
+        }
+        for (layer, state) in self.layers.iter_mut().zip(&mark.states.0) {
+            match (layer, state) {
+                (LayerCache::Attention(cache), _) => cache.trim(mark.rows),
+                (LayerCache::Recurrent(cache), Some(state)) => *cache = state.clone(),
+                (LayerCache::Recurrent(cache), None) => cache.clear(),
+            }
+        }
+        self.positions.0.truncate(mark.rows);
+        self.next_position = mark.next_position;
+        Ok(())
+    }
+
+    /// The states of the recurrent layers, without copying.
+    pub fn recurrent_states(&self) -> RecurrentStates {
+        RecurrentStates(
+            self.layers
+                .iter()
+                .map(|layer| match layer {
+                    LayerCache::Recurrent(cache) => Some(cache.clone()),
+                    LayerCache::Attention(_) => None,
+                })
+                .collect(),
+        )
+    }
+
+    /// A copy of the keys and values of some of the cached tokens.
+    ///
+    /// # Errors
+    /// When they are not held or memory ran out.
+    pub fn copy_rows(&self, rows: std::ops::Range<usize>) -> Result<SharedRows, CacheError> {
+        let layers: candle_core::Result<Vec<_>> = self
+            .layers
+            .iter()
+            .map(|layer| match layer {
+                LayerCache::Attention(cache) => cache.copy_rows(rows.clone()).map(Some),
+                LayerCache::Recurrent(_) => Ok(None),
+            })
+            .collect();
+        Ok(SharedRows {
+            layers: layers?,
+            tokens: rows.len(),
+        })
+    }
+
+    /// Becomes a dense cache of the tokens of `blocks`, cut to the first `tokens`; recurrent layers get `states`, which stand for exactly
+    /// that many tokens. When it fails the cache is empty.
+    ///
+    /// # Errors
+    /// When the blocks are of another model, hold too few tokens, or memory ran out.
+    pub fn restore_dense(
+        &mut self,
+        blocks: &[std::sync::Arc<SharedRows>],
+        tokens: usize,
+        states: Option<&RecurrentStates>,
+    ) -> Result<(), CacheError> {
+        self.clear();
+        let outcome = self.fill(blocks, tokens, states);
+        if outcome.is_err() {
+            self.clear();
+        }
+        outcome
+    }
+
+    fn fill(
+        &mut self,
+        blocks: &[std::sync::Arc<SharedRows>],
+        tokens: usize,
+        states: Option<&RecurrentStates>,
+    ) -> Result<(), CacheError> {
+        let expected = self.layers.len();
+        let held: usize = blocks.iter().map(|block| block.tokens).sum();
+        let other = |found| CacheError::OtherModel { found, expected };
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            match layer {
+                LayerCache::Attention(cache) => {
+                    for block in blocks {
+                        let rows = block.layers.get(index).and_then(Option::as_ref);
+                        let (keys, values) = rows.ok_or(other(block.layers.len()))?;
+                        cache.append(keys, values)?;
+                    }
+                    cache.trim(tokens);
+                }
+                LayerCache::Recurrent(cache) => {
+                    let state = states.and_then(|states| states.0.get(index)?.as_ref());
+                    *cache = state.ok_or(other(0))?.clone();
+                }
+            }
+        }
+        if held < tokens {
+            return Err(CacheError::Inconsistent {
+                layer: 0,
+                found: held,
+                expected: tokens,
+            });
+        }
+        self.positions.0 = (0..tokens as u32).collect();
+        self.next_position = tokens as u32;
+        self.token_count()?;
+        Ok(())
+    }
+
+    /// The keys of one attention layer in use, `[kv_heads, tokens, head_dim]`, without copying.
+    ///
+    /// # Errors
+    /// When the layer is of another kind or holds nothing.
+    pub fn keys(&self, layer: usize) -> Result<Tensor, CacheError> {
+        match self.layers.get(layer) {
+            Some(LayerCache::Attention(cache)) => Ok(cache.view()?.0),
+            _ => Err(CacheError::Device(format!("layer {layer} keeps no keys"))),
+        }
+    }
+
     /// A deep copy of every layer.
     ///
     /// # Errors
@@ -262,7 +469,7 @@ impl SequenceSnapshot {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device, Tensor};
+    use candle_core::{DType, Device};
 
     use super::{
         super::{AttentionCacheSpec, RecurrentState},

@@ -4,6 +4,7 @@
 //! - [`policy`]: whether a request is prefilled sparsely, and if not, why.
 
 pub mod policy;
+pub mod select;
 
 pub use policy::{
     DraftState, Facts, Plan, Scorer, SkipReason, SparsePlan, SpecPrefillReport,
