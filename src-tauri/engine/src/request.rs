@@ -203,6 +203,28 @@ fn rate(tokens: usize, time: Duration) -> Option<f64> {
     (tokens > 0 && !time.is_zero()).then(|| tokens as f64 / time.as_secs_f64())
 }
 
+/// What a prompt is going through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrefillPhase {
+    /// The model reads every token.
+    Dense,
+    /// The draft model, or the model's first layers, rank the tokens.
+    Scoring,
+    /// The model reads the kept tokens.
+    Sparse,
+}
+
+impl PrefillPhase {
+    /// As in logs and progress comments.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dense => "prefill",
+            Self::Scoring => "scoring",
+            Self::Sparse => "sparse prefill",
+        }
+    }
+}
+
 /// What happens to a request, in order: at most one `Admitted`, some `Prefill`, some `Text`, and one of `Finished` and `Failed`.
 #[derive(Debug, Clone)]
 pub enum GenerationEvent {
@@ -210,6 +232,8 @@ pub enum GenerationEvent {
     Admitted,
     /// A part of the prompt is done.
     Prefill {
+        /// What is being done.
+        phase: PrefillPhase,
         /// Tokens done.
         done: usize,
         /// Tokens in all.

@@ -284,17 +284,27 @@ impl SequenceCache {
         })
     }
 
-    /// Goes back to a mark made by this cache. All layers or none.
+    /// Goes back to a mark made by this cache, also after a pass that was torn off in the middle. All layers or none.
     ///
     /// # Errors
     /// When the mark lies ahead of what is held or belongs to another model.
     pub fn rewind(&mut self, mark: &SequenceMark) -> Result<(), CacheError> {
-        let held = self.token_count()?;
-        if mark.rows > held || mark.states.0.len() != self.layers.len() {
+        if mark.states.0.len() != self.layers.len() {
             return Err(CacheError::OtherModel {
                 found: mark.states.0.len(),
                 expected: self.layers.len(),
             });
+        }
+        for (layer, cache) in self.layers.iter().enumerate() {
+            if let Some(found) = cache.token_count()
+                && found < mark.rows
+            {
+                return Err(CacheError::Inconsistent {
+                    layer,
+                    found,
+                    expected: mark.rows,
+                });
+            }
         }
         for (layer, state) in self.layers.iter_mut().zip(&mark.states.0) {
             match (layer, state) {

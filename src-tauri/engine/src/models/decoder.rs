@@ -273,6 +273,16 @@ impl Model for DecoderModel {
             .sum()
     }
 
+    fn sliding_window(&self) -> Option<usize> {
+        self.layers
+            .iter()
+            .filter_map(|layer| match &layer.mixer {
+                Mixer::Attention(attention) => attention.window(),
+                Mixer::GatedDelta(_) => None,
+            })
+            .max()
+    }
+
     fn new_cache(&self) -> SequenceCache {
         SequenceCache::new(self.layers.iter().map(|layer| match layer.mixer {
             Mixer::Attention(_) => LayerCacheSpec::Attention(AttentionCacheSpec {

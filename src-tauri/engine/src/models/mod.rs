@@ -123,6 +123,9 @@ pub trait Model: Send + Sync + std::fmt::Debug {
     /// Bytes of the states of fixed size that a sequence has besides.
     fn state_bytes(&self) -> usize;
 
+    /// The widest window of the layers that see only so many tokens back; `None` when all see everything.
+    fn sliding_window(&self) -> Option<usize>;
+
     /// An empty cache for one sequence.
     fn new_cache(&self) -> SequenceCache;
 

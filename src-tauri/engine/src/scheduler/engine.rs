@@ -35,6 +35,8 @@ pub struct EngineOptions {
     pub max_waiting: usize,
     /// Models held at once, unless more are in use.
     pub max_loaded_models: usize,
+    /// Bytes for the beginnings of earlier prompts, those of draft models included; 0 keeps none.
+    pub prefix_cache_bytes: usize,
 }
 
 impl Default for EngineOptions {
@@ -45,6 +47,7 @@ impl Default for EngineOptions {
             max_running: 8,
             max_waiting: 64,
             max_loaded_models: 2,
+            prefix_cache_bytes: 1 << 30,
         }
     }
 }

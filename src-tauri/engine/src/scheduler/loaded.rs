@@ -9,10 +9,12 @@ use std::{
 
 use candle_core::Device;
 
+use super::draft::Draft;
 use crate::{
     checkpoint::{Checkpoint, LoadOptions},
     error::{EngineError, ModelError},
     models::Model,
+    specprefill::DraftState,
     tokenizer::Tokenizer,
 };
 
@@ -55,7 +57,27 @@ pub struct ModelInfo {
 pub(super) struct LoadedModel {
     pub(super) model: Box<dyn Model>,
     pub(super) info: Arc<ModelInfo>,
+    draft: Option<Draft>,
     last_used: Instant,
+}
+
+impl LoadedModel {
+    /// Its draft model, if one is loaded and usable.
+    pub(super) fn draft(&self) -> Option<&dyn Model> {
+        self.draft.as_ref()?.model()
+    }
+
+    /// What is known of the draft model `spec`, which is loaded first if it is not the one that is there.
+    pub(super) fn ensure_draft(&mut self, spec: &ModelSpec, device: &Device) -> DraftState {
+        if self.draft.as_ref().is_none_or(|draft| !draft.is(spec)) {
+            // The old one goes before the new one comes: both together may not fit.
+            self.draft = None;
+            self.draft = Some(Draft::load(spec, &self.info.tokenizer, device));
+        }
+        self.draft
+            .as_ref()
+            .map_or(DraftState::Missing, Draft::state)
+    }
 }
 
 /// All loaded models, at most `limit` unless more are in use at once.
@@ -77,6 +99,10 @@ impl LoadedModels {
 
     pub(super) fn get(&self, key: &str) -> Option<&LoadedModel> {
         self.models.get(key)
+    }
+
+    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut LoadedModel> {
+        self.models.get_mut(key)
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &String> {
@@ -116,7 +142,8 @@ impl LoadedModels {
     }
 }
 
-fn load(spec: &ModelSpec, device: &Device) -> Result<LoadedModel, ModelError> {
+/// Reads a model's files.
+pub(super) fn load(spec: &ModelSpec, device: &Device) -> Result<LoadedModel, ModelError> {
     let started = Instant::now();
     let checkpoint = Checkpoint::open(&spec.path)?;
     let architecture = checkpoint.summary()?.architecture;
@@ -151,6 +178,7 @@ fn load(spec: &ModelSpec, device: &Device) -> Result<LoadedModel, ModelError> {
     Ok(LoadedModel {
         model,
         info,
+        draft: None,
         last_used: Instant::now(),
     })
 }

@@ -8,14 +8,22 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use super::loaded::ModelInfo;
+use super::{
+    loaded::{ModelInfo, ModelSpec},
+    prompt::{Progress, PromptRun, Resources},
+    recovery::Recovery,
+    stores::Stores,
+};
 use crate::{
-    cache::SequenceCache,
+    cache::{BLOCK_TOKENS, SequenceCache},
     error::EngineError,
     models::{ForwardInput, LogitRows, Model},
     positions::Positions,
-    request::{FinishReason, GeneratedToken, GenerationEvent, GenerationRequest, Usage},
+    request::{
+        FinishReason, GeneratedToken, GenerationEvent, GenerationRequest, PrefillPhase, Usage,
+    },
     sampling::Sampler,
+    specprefill::{DraftState, SkipReason},
     stop::StopStrings,
     tokenizer::StreamDecoder,
 };
@@ -23,8 +31,8 @@ use crate::{
 /// What a running request does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// `done` prompt tokens are in the cache.
-    Prefill { done: usize },
+    /// The prompt is not in the cache yet.
+    Prefill,
     /// `last` was generated but is not in the cache yet.
     Decode { last: u32 },
     /// Nothing: the last event is out.
@@ -51,13 +59,18 @@ pub(super) struct Sequence {
     decoder: StreamDecoder,
     stops: StopStrings,
     phase: Phase,
+    /// The prompt's way into the cache; `None` until it is planned.
+    prompt: Option<PromptRun>,
+    /// The prompt and what was generated so far.
+    tokens: Vec<u32>,
+    /// Position of the newest token, which is not in the cache yet.
+    next_position: u32,
     pending: VecDeque<PendingToken>,
     /// Bytes that the detokenizer gave and that went out.
     produced: usize,
     emitted: usize,
     max_tokens: usize,
     generated: usize,
-    prompt_eval: Duration,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
 }
@@ -113,13 +126,15 @@ impl Sequence {
             sampler,
             decoder,
             stops,
-            phase: Phase::Prefill { done: 0 },
+            phase: Phase::Prefill,
+            prompt: None,
+            tokens: request.prompt_tokens.clone(),
+            next_position: 0,
             pending: VecDeque::new(),
             produced: 0,
             emitted: 0,
             max_tokens,
             generated: 0,
-            prompt_eval: Duration::ZERO,
             first_token: None,
             last_token: None,
             request,
@@ -131,6 +146,16 @@ impl Sequence {
     /// The model that it runs on.
     pub(super) fn model_key(&self) -> &str {
         &self.info.key
+    }
+
+    /// The draft model that it wants.
+    pub(super) fn draft_spec(&self) -> Option<ModelSpec> {
+        self.request.specprefill.draft.clone()
+    }
+
+    /// True until its prompt is planned.
+    pub(super) fn is_unplanned(&self) -> bool {
+        self.prompt.is_none()
     }
 
     /// What it does next.
@@ -151,6 +176,8 @@ impl Sequence {
     /// Ends it with an error.
     pub(super) fn fail(&mut self, error: EngineError) {
         self.send(GenerationEvent::Failed(error));
+        // What the failed pass left in the cache is nobody's prefix.
+        self.prompt = None;
         self.phase = Phase::Done;
     }
 
@@ -159,76 +186,78 @@ impl Sequence {
         let _ = self.events.send(event);
     }
 
-    /// Takes one step: a chunk of at most `chunk` prompt tokens, or one generated token.
+    /// Looks up what is known of the prompt and plans how to read the rest. `draft` says what is known of a draft model.
+    pub(super) fn plan(&mut self, stores: &mut Stores, draft: impl FnOnce() -> DraftState) {
+        let run = PromptRun::start(&self.request, &self.info, &mut self.cache, stores, draft);
+        self.prompt = Some(run);
+    }
+
+    /// Takes one step: a chunk of the prompt, or one generated token.
     ///
     /// # Errors
     /// When the model or the sampler fails; the request cannot go on then.
-    pub(super) fn step(&mut self, model: &dyn Model, chunk: usize) -> Result<(), EngineError> {
+    pub(super) fn step(&mut self, resources: &mut Resources<'_>) -> Result<(), EngineError> {
         match self.phase {
-            Phase::Prefill { done } => self.prefill(model, done, chunk),
+            Phase::Prefill => self.prefill(resources),
             Phase::Decode { last } => {
-                let positions = Positions::contiguous(self.cache.next_position(), 1);
-                self.advance(model, &[last], &positions)
+                let positions = Positions::contiguous(self.next_position, 1);
+                let tokens = [last];
+                let input = ForwardInput::new(&tokens, &positions, LogitRows::Last);
+                let logits = resources.model.forward(input, &mut self.cache)?.logits()?;
+                self.next_position += 1;
+                if (self.next_position as usize).is_multiple_of(BLOCK_TOKENS) {
+                    self.publish(resources.stores, false);
+                }
+                self.take_token(&mut logits.flatten_all()?.to_vec1::<f32>()?)
             }
             Phase::Done => Ok(()),
         }
     }
 
-    fn prefill(&mut self, model: &dyn Model, done: usize, chunk: usize) -> Result<(), EngineError> {
-        let started = Instant::now();
-        let total = self.request.prompt_tokens.len();
-        let end = total.min(done + chunk.max(1));
-        if done == 0 {
-            self.cache.reserve(total)?;
-        }
-        let tokens = self.request.prompt_tokens[done..end].to_vec();
-        let positions = Positions::contiguous(done as u32, end - done);
-        if end < total {
-            let input = ForwardInput {
-                tokens: &tokens,
-                positions: &positions,
-                logits: LogitRows::None,
-                hidden: false,
-                queries: false,
-            };
-            model.forward(input, &mut self.cache)?;
-            self.prompt_eval += started.elapsed();
-            self.phase = Phase::Prefill { done: end };
-            self.send(GenerationEvent::Prefill { done: end, total });
-            return Ok(());
-        }
-        let mut logits = self.logits(model, &tokens, &positions)?;
-        self.prompt_eval += started.elapsed();
-        self.send(GenerationEvent::Prefill { done: total, total });
-        self.take_token(&mut logits)
-    }
-
-    fn advance(
-        &mut self,
-        model: &dyn Model,
-        tokens: &[u32],
-        positions: &Positions,
-    ) -> Result<(), EngineError> {
-        let mut logits = self.logits(model, tokens, positions)?;
-        self.take_token(&mut logits)
-    }
-
-    /// Runs the tokens and returns the last one's logits.
-    fn logits(
-        &mut self,
-        model: &dyn Model,
-        tokens: &[u32],
-        positions: &Positions,
-    ) -> Result<Vec<f32>, EngineError> {
-        let input = ForwardInput {
-            tokens,
-            positions,
-            logits: LogitRows::Last,
-            hidden: false,
-            queries: false,
+    fn prefill(&mut self, resources: &mut Resources<'_>) -> Result<(), EngineError> {
+        let Some(prompt) = &mut self.prompt else {
+            return Err(EngineError::Compute("the prompt was not planned".into()));
         };
-        let logits = model.forward(input, &mut self.cache)?.logits()?;
-        Ok(logits.flatten_all()?.to_vec1::<f32>()?)
+        match prompt.step(&self.request, &mut self.cache, resources)? {
+            Progress::More { phase, done, total } => {
+                self.send(GenerationEvent::Prefill { phase, done, total });
+                Ok(())
+            }
+            Progress::Ready(mut logits) => {
+                let total = self.request.prompt_tokens.len();
+                self.next_position = total as u32;
+                self.send(GenerationEvent::Prefill {
+                    phase: PrefillPhase::Dense,
+                    done: total,
+                    total,
+                });
+                self.take_token(&mut logits)
+            }
+        }
+    }
+
+    fn publish(&mut self, stores: &mut Stores, finished: bool) {
+        if let Some(prompt) = &mut self.prompt {
+            prompt.publish_answer(&self.tokens, &self.cache, stores, finished);
+        }
+    }
+
+    /// Leaves behind what a next turn can use: dense blocks, or a sparse session and a prompt to read in idle time.
+    pub(super) fn leave(mut self, stores: &mut Stores) -> Option<Recovery> {
+        self.publish(stores, true);
+        let prompt = self.prompt?;
+        if !prompt.report().applied {
+            return None;
+        }
+        let settings = &self.request.specprefill;
+        let recovery = settings
+            .dense_recovery
+            .then(|| Recovery::new(&self.info.key, self.tokens.clone()));
+        if settings.reuse_sessions {
+            let session = prompt.into_session(&self.info.key, self.tokens, self.cache);
+            stores.sessions.insert(session);
+        }
+        recovery
     }
 
     /// Samples a token, sends its text, and decides whether the answer ends.
@@ -241,6 +270,7 @@ impl Sequence {
         self.first_token.get_or_insert(now);
         self.last_token = Some(now);
         self.generated += 1;
+        self.tokens.push(sampled.token);
         self.phase = Phase::Decode {
             last: sampled.token,
         };
@@ -318,18 +348,20 @@ impl Sequence {
         let since_arrival = |at: Option<Instant>| {
             at.map_or(Duration::ZERO, |at| at.duration_since(self.request.arrived))
         };
+        let prompt = self.prompt.as_ref();
         let usage = Usage {
             prompt_tokens: self.request.prompt_tokens.len(),
-            cached_tokens: 0,
-            computed_tokens: self.request.prompt_tokens.len(),
+            cached_tokens: prompt.map_or(0, PromptRun::cached_tokens),
+            computed_tokens: prompt.map_or(0, PromptRun::computed_tokens),
             completion_tokens: self.generated,
             time_to_first_token: since_arrival(self.first_token),
-            prompt_eval: self.prompt_eval,
+            prompt_eval: prompt.map_or(Duration::ZERO, PromptRun::eval),
             generation: match (self.first_token, self.last_token) {
                 (Some(first), Some(last)) => last.duration_since(first),
                 _ => Duration::ZERO,
             },
             total: self.request.arrived.elapsed(),
+            specprefill: prompt.map(PromptRun::report).cloned().unwrap_or_default(),
             ..Usage::default()
         };
         tracing::info!(
@@ -339,6 +371,12 @@ impl Sequence {
             ttft_seconds = usage.time_to_first_token.as_secs_f64(),
             prompt_tokens_per_second = usage.prompt_tokens_per_second(),
             generation_tokens_per_second = usage.generation_tokens_per_second(),
+            cached_tokens = usage.cached_tokens,
+            specprefill = usage
+                .specprefill
+                .reason
+                .map_or("applied", SkipReason::as_str),
+            kept_tokens = usage.specprefill.kept_tokens,
             reason = ?reason,
             "request answered"
         );

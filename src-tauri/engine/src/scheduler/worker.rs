@@ -16,12 +16,19 @@ use tokio::sync::mpsc;
 use super::{
     engine::{Command, EngineOptions, ModelState, Shared},
     loaded::{LoadedModels, ModelInfo, ModelSpec},
+    prompt::Resources,
+    recovery::Recovery,
     sequence::{Phase, Sequence},
+    stores::Stores,
 };
 use crate::{
     error::EngineError,
     request::{GenerationEvent, GenerationRequest},
+    specprefill::DraftState,
 };
+
+/// Prompts that wait for idle time, at most.
+const MAX_RECOVERIES: usize = 4;
 
 /// A request in the queue.
 #[derive(Debug)]
@@ -38,6 +45,10 @@ pub(super) struct Worker {
     models: LoadedModels,
     waiting: VecDeque<Waiting>,
     running: Vec<Sequence>,
+    /// Prefix caches and sparse sessions.
+    stores: Stores,
+    /// Prompts to read in idle time.
+    recoveries: VecDeque<Recovery>,
     /// Models to unload once their last request is done.
     unloading: Vec<String>,
     /// Index in `running` after the sequence that prefilled last.
@@ -54,6 +65,8 @@ impl Worker {
     ) -> Self {
         Self {
             models: LoadedModels::new(options.device.clone(), options.max_loaded_models.max(1)),
+            stores: Stores::new(options.prefix_cache_bytes),
+            recoveries: VecDeque::new(),
             inbox,
             shared,
             options,
@@ -73,13 +86,15 @@ impl Worker {
             self.decode_round();
             self.prefill_step();
             self.retire();
+            self.recovery_step();
         }
     }
 
     /// Takes all commands; blocks while there is nothing to do. False: stop.
     fn receive(&mut self) -> bool {
         loop {
-            let command = if self.running.is_empty() && self.waiting.is_empty() {
+            let idle = self.running.is_empty() && self.waiting.is_empty();
+            let command = if idle && self.recoveries.is_empty() {
                 match self.inbox.recv() {
                     Ok(command) => command,
                     Err(_) => return false,
@@ -118,6 +133,7 @@ impl Worker {
         if self.models.get(&spec.key).is_none() {
             self.shared.set_model(&spec.key, Some(ModelState::Loading));
         }
+        let before: Vec<String> = self.models.keys().cloned().collect();
         let running = &self.running;
         let models = &mut self.models;
         let loaded = catch_unwind(AssertUnwindSafe(|| {
@@ -131,6 +147,7 @@ impl Worker {
             ))
         });
         self.shared.set_loaded(self.models.keys());
+        self.forget_unloaded(&before);
         if let Err(error) = &loaded {
             tracing::warn!(model = spec.key, %error, "loading failed");
         }
@@ -138,6 +155,10 @@ impl Worker {
     }
 
     fn unload_idle(&mut self) {
+        if self.unloading.is_empty() {
+            return;
+        }
+        let loaded: Vec<String> = self.models.keys().cloned().collect();
         let running = &self.running;
         let models = &mut self.models;
         let before = self.unloading.len();
@@ -150,6 +171,7 @@ impl Worker {
         });
         if self.unloading.len() != before {
             self.shared.set_loaded(self.models.keys());
+            self.forget_unloaded(&loaded);
         }
     }
 
@@ -159,16 +181,16 @@ impl Worker {
         self.shared
             .waiting
             .fetch_sub(before - self.waiting.len(), Ordering::SeqCst);
-        self.running.retain(|sequence| {
-            let cancelled = sequence.is_cancelled();
-            if cancelled {
-                tracing::debug!(
-                    model = sequence.model_key(),
-                    "request cancelled: nobody listens any more"
-                );
-            }
-            !cancelled
-        });
+        let cancelled = |sequence: &mut Sequence| sequence.is_cancelled();
+        let gone: Vec<Sequence> = self.running.extract_if(.., cancelled).collect();
+        for sequence in gone {
+            tracing::debug!(
+                model = sequence.model_key(),
+                "request cancelled: nobody listens any more"
+            );
+            // What was computed may serve the next attempt.
+            self.retire_one(sequence);
+        }
     }
 
     /// Admits waiting requests, in order, while there is room.
@@ -221,7 +243,7 @@ impl Worker {
         let count = self.running.len();
         let turn = (0..count)
             .map(|offset| (self.next_prefill + offset) % count)
-            .find(|index| matches!(self.running[*index].phase(), Phase::Prefill { .. }));
+            .find(|index| self.running[*index].phase() == Phase::Prefill);
         if let Some(index) = turn {
             let started = Instant::now();
             self.step(index);
@@ -232,16 +254,35 @@ impl Worker {
 
     /// One step of one request; an error or a panic ends that request alone.
     fn step(&mut self, index: usize) {
-        let sequence = &mut self.running[index];
-        let Some(loaded) = self.models.get(sequence.model_key()) else {
+        let Self {
+            running,
+            models,
+            stores,
+            options,
+            ..
+        } = self;
+        let sequence = &mut running[index];
+        let Some(loaded) = models.get_mut(sequence.model_key()) else {
             sequence.fail(EngineError::NotLoaded);
             return;
         };
-        let chunk = self.options.prefill_chunk;
-        let model = loaded.model.as_ref();
         // Inside the kernels' thread pool, so that no operation has to hand its work over and wait.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            headstart_kernels::in_pool(|| sequence.step(model, chunk))
+            headstart_kernels::in_pool(|| {
+                if sequence.is_unplanned() {
+                    let draft = sequence.draft_spec();
+                    sequence.plan(stores, || match draft {
+                        Some(spec) => loaded.ensure_draft(&spec, &options.device),
+                        None => DraftState::Missing,
+                    });
+                }
+                sequence.step(&mut Resources {
+                    model: loaded.model.as_ref(),
+                    draft: loaded.draft(),
+                    stores,
+                    chunk: options.prefill_chunk,
+                })
+            })
         }));
         let error = match outcome {
             Ok(Ok(())) => return,
@@ -252,26 +293,76 @@ impl Worker {
         sequence.fail(error);
     }
 
+    /// Reads a part of a prompt that was answered sparsely, while there is nothing else to do.
+    fn recovery_step(&mut self) {
+        if !self.running.is_empty() || !self.waiting.is_empty() {
+            return;
+        }
+        let Some(mut recovery) = self.recoveries.pop_front() else {
+            return;
+        };
+        let Some(loaded) = self.models.get(recovery.model()) else {
+            return;
+        };
+        let stores = &mut self.stores;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            headstart_kernels::in_pool(|| recovery.step(loaded.model.as_ref(), stores))
+        }));
+        match outcome {
+            Ok(Ok(false)) => self.recoveries.push_front(recovery),
+            Ok(Ok(true)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "dense recovery failed"),
+            Err(_) => tracing::error!("dense recovery panicked; the log has the details"),
+        }
+    }
+
     /// Lets go of finished requests.
     fn retire(&mut self) {
-        let shared = &self.shared;
-        self.running.retain(|sequence| {
-            let done = sequence.phase() == Phase::Done;
-            if done {
-                let millis = sequence.age().as_millis() as u64;
-                let typical = shared.typical_millis.load(Ordering::Relaxed);
-                let smoothed = if typical == 0 {
-                    millis
-                } else {
-                    (typical * 7 + millis) / 8
-                };
-                shared.typical_millis.store(smoothed, Ordering::Relaxed);
+        let mut index = 0;
+        while index < self.running.len() {
+            if self.running[index].phase() != Phase::Done {
+                index += 1;
+                continue;
             }
-            !done
-        });
+            let sequence = self.running.remove(index);
+            let millis = sequence.age().as_millis() as u64;
+            let typical = self.shared.typical_millis.load(Ordering::Relaxed);
+            let smoothed = if typical == 0 {
+                millis
+            } else {
+                (typical * 7 + millis) / 8
+            };
+            self.shared
+                .typical_millis
+                .store(smoothed, Ordering::Relaxed);
+            self.retire_one(sequence);
+        }
         self.shared
             .running
             .store(self.running.len(), Ordering::Relaxed);
         self.unload_idle();
+    }
+
+    /// Keeps what a request leaves behind.
+    fn retire_one(&mut self, sequence: Sequence) {
+        if let Some(recovery) = sequence.leave(&mut self.stores) {
+            self.recoveries.retain(|old| !old.is_covered_by(&recovery));
+            self.recoveries.push_back(recovery);
+            while self.recoveries.len() > MAX_RECOVERIES {
+                self.recoveries.pop_front();
+            }
+        }
+    }
+
+    /// Forgets what belongs to models that are gone.
+    fn forget_unloaded(&mut self, before: &[String]) {
+        for key in before {
+            if self.models.get(key).is_none() {
+                self.stores.forget(key);
+            }
+        }
+        let models = &self.models;
+        self.recoveries
+            .retain(|recovery| models.get(recovery.model()).is_some());
     }
 }

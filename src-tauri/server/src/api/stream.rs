@@ -57,7 +57,7 @@ pub(super) fn event_stream(
             };
             match event {
                 Some(GenerationEvent::Admitted) => progress = "prefill".into(),
-                Some(GenerationEvent::Prefill { done, total }) => progress = format!("prefill {done}/{total}"),
+                Some(GenerationEvent::Prefill { phase, done, total }) => progress = format!("{} {done}/{total}", phase.as_str()),
                 Some(GenerationEvent::Text { text, tokens }) => {
                     progress = "decoding".into();
                     if !text.is_empty() || tokens.iter().any(|token| token.logprobs.is_some()) {

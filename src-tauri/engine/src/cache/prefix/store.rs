@@ -258,6 +258,12 @@ impl PrefixCache {
         }
     }
 
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.bytes = 0;
+    }
+
     /// Forgets all blocks of a root: its model is gone.
     pub fn forget(&mut self, root: PrefixRoot) {
         self.entries.retain(|_, entry| entry.root != root);

@@ -1,11 +1,15 @@
 //! `headstart bench MODEL`: time to first token, prefill and decode speed, and memory.
 
+mod facts;
+mod specprefill;
+
 use clap::Args;
 use headstart_engine::{
     checkpoint::LoadOptions,
     request::{GenerationEvent, GenerationRequest, Usage},
     sampling::SamplingParams,
     scheduler::{Engine, ModelInfo, ModelSpec},
+    specprefill::policy::KEEP_RATIO_RANGE,
 };
 use serde_json::{Value, json};
 
@@ -28,6 +32,30 @@ pub(super) struct BenchArgs {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    /// Compare sparse with dense prefills on prompts that hide a fact: time to first token, kept tokens, how far the next token's
+    /// distribution moved, and whether the fact is found.
+    #[arg(long)]
+    specprefill: bool,
+    /// The draft model; without one the model's own first layers rank the tokens.
+    #[arg(long, requires = "specprefill")]
+    draft: Option<String>,
+    /// Keep ratios to compare.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "0.2",
+        requires = "specprefill"
+    )]
+    keep: Vec<f32>,
+    /// Prompts of each length.
+    #[arg(long, default_value_t = 10, requires = "specprefill")]
+    cases: usize,
+    /// Prompts with at most this many tokens are read whole.
+    #[arg(long, default_value_t = 1024, requires = "specprefill")]
+    threshold: usize,
+    /// Show the facts that only the dense answer knows.
+    #[arg(long, requires = "specprefill")]
+    verbose: bool,
 }
 
 /// Medians of one pair of lengths.
@@ -64,6 +92,31 @@ pub(super) fn bench(options: &ServeOptions, args: &BenchArgs) -> Result<(), Fail
     }
     // The first run touches memory and code for the first time.
     measure(&engine, &spec, &model, 16, 4)?;
+    if args.specprefill {
+        if let Some(wrong) = args
+            .keep
+            .iter()
+            .find(|keep| !KEEP_RATIO_RANGE.contains(keep))
+        {
+            return Err(Failure(format!(
+                "a keep ratio is between {} and {}, not {wrong}",
+                KEEP_RATIO_RANGE.start(),
+                KEEP_RATIO_RANGE.end()
+            )));
+        }
+        let draft = match &args.draft {
+            Some(name) => {
+                let entry = find_model(options, name)?;
+                Some(ModelSpec {
+                    key: entry.id,
+                    path: entry.path,
+                    options: LoadOptions::default(),
+                })
+            }
+            None => None,
+        };
+        return specprefill::bench(&engine, &spec, &model, draft, args);
+    }
     let mut rows = Vec::new();
     for prompt in &args.prompt {
         for output in &args.output {
