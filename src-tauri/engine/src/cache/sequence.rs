@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use super::{LayerCache, LayerCacheSpec, LayerSnapshot, RecurrentCache};
+use super::{AttentionCache, LayerCache, LayerCacheSpec, LayerSnapshot, RecurrentCache};
 use crate::{error::short_message, positions::Positions};
 
 /// The true positions of the cached tokens, ascending.
@@ -102,6 +102,11 @@ impl SequenceMark {
 pub struct RecurrentStates(Vec<Option<RecurrentCache>>);
 
 impl RecurrentStates {
+    /// The state of one layer, if it keeps one.
+    pub fn layer(&self, layer: usize) -> Option<&RecurrentCache> {
+        self.0.get(layer)?.as_ref()
+    }
+
     /// Bytes of the states.
     pub fn bytes(&self) -> usize {
         self.0.iter().flatten().map(RecurrentCache::bytes).sum()
@@ -116,6 +121,17 @@ pub struct SharedRows {
 }
 
 impl SharedRows {
+    /// Appends the rows of one layer to its cache.
+    ///
+    /// # Errors
+    /// When the layer has no rows, or memory ran out.
+    pub fn append_to(&self, layer: usize, cache: &mut AttentionCache) -> candle_core::Result<()> {
+        match self.layers.get(layer) {
+            Some(Some((keys, values))) => cache.append(keys, values),
+            _ => candle_core::bail!("there are no keys and values for layer {layer}"),
+        }
+    }
+
     /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.tokens
@@ -348,6 +364,50 @@ impl SequenceCache {
             layers: layers?,
             tokens: rows.len(),
         })
+    }
+
+    /// A copy of the keys and values of single cached tokens, by their rows.
+    ///
+    /// # Errors
+    /// When they are not held or memory ran out.
+    pub fn gather_rows(&self, rows: &[u32]) -> Result<SharedRows, CacheError> {
+        let mut layers = Vec::with_capacity(self.layers.len());
+        for layer in &self.layers {
+            layers.push(match layer {
+                LayerCache::Attention(cache) => {
+                    let (keys, values) = cache.view()?;
+                    let rows = Tensor::new(rows, keys.device())?;
+                    Some((
+                        keys.contiguous()?.index_select(&rows, 1)?,
+                        values.contiguous()?.index_select(&rows, 1)?,
+                    ))
+                }
+                LayerCache::Recurrent(_) => None,
+            });
+        }
+        Ok(SharedRows {
+            layers,
+            tokens: rows.len(),
+        })
+    }
+
+    /// A cache of the first `layers` layers with a copy of what they hold.
+    ///
+    /// # Errors
+    /// When the layers disagree about what they hold, or memory ran out.
+    pub fn copy_first_layers(
+        &self,
+        layers: usize,
+        specs: impl IntoIterator<Item = LayerCacheSpec>,
+    ) -> Result<Self, CacheError> {
+        self.token_count()?;
+        let mut copy = Self::new(specs.into_iter().take(layers));
+        for (to, from) in copy.layers.iter_mut().zip(&self.layers) {
+            to.restore(&from.snapshot()?)?;
+        }
+        copy.positions = self.positions.clone();
+        copy.next_position = self.next_position;
+        Ok(copy)
     }
 
     /// Becomes a dense cache of the tokens of `blocks`, cut to the first `tokens`; recurrent layers get `states`, which stand for exactly

@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{ForwardInput, ForwardOutput, LayerQueries, LogitRows, Model};
+use super::{FirstLayers, ForwardInput, ForwardOutput, LayerQueries, LogitRows, Model, RanLayers};
 use crate::{
     cache::{
         AttentionCacheSpec, CacheError, CachedPositions, LayerCache, LayerCacheSpec, SequenceCache,
@@ -284,15 +284,7 @@ impl Model for DecoderModel {
     }
 
     fn new_cache(&self) -> SequenceCache {
-        SequenceCache::new(self.layers.iter().map(|layer| match layer.mixer {
-            Mixer::Attention(_) => LayerCacheSpec::Attention(AttentionCacheSpec {
-                num_kv_heads: self.config.num_kv_heads,
-                head_dim: self.config.head_dim,
-                dtype: self.dtype,
-                device: self.device.clone(),
-            }),
-            Mixer::GatedDelta(_) => LayerCacheSpec::Recurrent,
-        }))
+        SequenceCache::new(self.cache_specs())
     }
 
     fn forward(
@@ -304,33 +296,122 @@ impl Model for DecoderModel {
         cache.extend(
             input.positions,
             |caches, cached| -> Result<ForwardOutput, EngineError> {
-                let angles = self
-                    .rotary
-                    .angles(input.positions, self.dtype, &self.device)?;
-                let mut x = self.embedding.forward(input.tokens, &self.device)?;
-                let mut captured = Vec::new();
-                for (index, (layer, cache)) in self.layers.iter().zip(caches).enumerate() {
-                    let mut queries = (input.queries && layer.sees_all()).then_some(None);
-                    x = layer.forward(
-                        x,
-                        &angles,
-                        input.positions,
-                        cached,
-                        cache,
-                        queries.as_mut(),
-                    )?;
-                    captured.extend(queries.flatten().map(|queries| LayerQueries {
-                        layer: index,
-                        queries,
-                    }));
+                let x = self.embedding.forward(input.tokens, &self.device)?;
+                let (x, queries) = self.run_layers(0, x, input, caches, cached)?;
+                self.finish(x, input, queries)
+            },
+        )
+    }
+
+    fn ranking_layers(&self) -> Option<usize> {
+        // A quarter of the layers; then up to the next one that sees everything, if that is still worth it.
+        let least = self.layers.len().div_ceil(4);
+        let most = self.layers.len() / 2;
+        (1..=most).find(|layers| *layers >= least && self.layers[layers - 1].sees_all())
+    }
+
+    fn copy_first_layers(
+        &self,
+        layers: usize,
+        cache: &SequenceCache,
+    ) -> Result<SequenceCache, EngineError> {
+        Ok(cache.copy_first_layers(layers, self.cache_specs())?)
+    }
+
+    fn forward_first(
+        &self,
+        layers: usize,
+        input: ForwardInput<'_>,
+        cache: &mut SequenceCache,
+    ) -> Result<FirstLayers, EngineError> {
+        self.check(input.tokens, input.positions)?;
+        cache.extend(
+            input.positions,
+            |caches, cached| -> Result<FirstLayers, EngineError> {
+                if caches.len() != layers {
+                    return Err(EngineError::Compute(format!(
+                        "a cache of {} layers was given to the first {layers}",
+                        caches.len()
+                    )));
                 }
-                self.finish(x, input, captured)
+                let x = self.embedding.forward(input.tokens, &self.device)?;
+                let (hidden, queries) = self.run_layers(0, x, input, caches, cached)?;
+                Ok(FirstLayers { hidden, queries })
+            },
+        )
+    }
+
+    fn forward_rest(
+        &self,
+        first: RanLayers<'_>,
+        input: ForwardInput<'_>,
+        cache: &mut SequenceCache,
+    ) -> Result<ForwardOutput, EngineError> {
+        self.check(input.tokens, input.positions)?;
+        if first.hidden.dim(0)? != input.tokens.len() || first.rows.tokens() != input.tokens.len() {
+            return Err(EngineError::Compute(
+                "the first layers were run for other tokens".into(),
+            ));
+        }
+        cache.extend(
+            input.positions,
+            |caches, cached| -> Result<ForwardOutput, EngineError> {
+                let (head, rest) = caches.split_at_mut(first.layers.min(caches.len()));
+                for (index, cache) in head.iter_mut().enumerate() {
+                    match cache {
+                        LayerCache::Attention(cache) => first.rows.append_to(index, cache)?,
+                        LayerCache::Recurrent(cache) => {
+                            if let Some(state) = first.states.layer(index) {
+                                *cache = state.clone();
+                            }
+                        }
+                    }
+                }
+                let x = first.hidden.clone();
+                let (x, queries) = self.run_layers(first.layers, x, input, rest, cached)?;
+                self.finish(x, input, queries)
             },
         )
     }
 }
 
 impl DecoderModel {
+    fn cache_specs(&self) -> impl Iterator<Item = LayerCacheSpec> {
+        self.layers.iter().map(|layer| match layer.mixer {
+            Mixer::Attention(_) => LayerCacheSpec::Attention(AttentionCacheSpec {
+                num_kv_heads: self.config.num_kv_heads,
+                head_dim: self.config.head_dim,
+                dtype: self.dtype,
+                device: self.device.clone(),
+            }),
+            Mixer::GatedDelta(_) => LayerCacheSpec::Recurrent,
+        })
+    }
+
+    /// Runs `x [tokens, hidden]` through the layers from `first` on, as many as there are `caches`.
+    fn run_layers(
+        &self,
+        first: usize,
+        mut x: Tensor,
+        input: ForwardInput<'_>,
+        caches: &mut [LayerCache],
+        cached: &CachedPositions,
+    ) -> Result<(Tensor, Vec<LayerQueries>), EngineError> {
+        let angles = self
+            .rotary
+            .angles(input.positions, self.dtype, &self.device)?;
+        let mut captured = Vec::new();
+        for (index, (layer, cache)) in (first..).zip(self.layers.iter().skip(first).zip(caches)) {
+            let mut queries = (input.queries && layer.sees_all()).then_some(None);
+            x = layer.forward(x, &angles, input.positions, cached, cache, queries.as_mut())?;
+            captured.extend(queries.flatten().map(|queries| LayerQueries {
+                layer: index,
+                queries,
+            }));
+        }
+        Ok((x, captured))
+    }
+
     fn check(&self, tokens: &[u32], positions: &Positions) -> Result<(), EngineError> {
         if tokens.is_empty() || tokens.len() != positions.len() {
             return Err(EngineError::InvalidRequest(format!(

@@ -12,7 +12,7 @@ use candle_core::Tensor;
 pub use decoder::DecoderModel;
 
 use crate::{
-    cache::SequenceCache,
+    cache::{RecurrentStates, SequenceCache, SharedRows},
     config::ConfigSource,
     error::{EngineError, ModelError},
     positions::Positions,
@@ -139,6 +139,65 @@ pub trait Model: Send + Sync + std::fmt::Debug {
         input: ForwardInput<'_>,
         cache: &mut SequenceCache,
     ) -> Result<ForwardOutput, EngineError>;
+
+    /// How many of the first layers can rank tokens for SpecPrefill: few enough to be worth it, with at least one layer among them that
+    /// attends to all earlier tokens. `None` when there are none such.
+    fn ranking_layers(&self) -> Option<usize>;
+
+    /// A cache of the first `layers` layers, with a copy of what `cache` holds for them.
+    ///
+    /// # Errors
+    /// When memory ran out.
+    fn copy_first_layers(
+        &self,
+        layers: usize,
+        cache: &SequenceCache,
+    ) -> Result<SequenceCache, EngineError>;
+
+    /// Runs the tokens through the first `layers` layers only and appends them to `cache`, which has only these. `input.logits` and
+    /// `input.hidden` are not looked at.
+    ///
+    /// # Errors
+    /// As [`Model::forward`].
+    fn forward_first(
+        &self,
+        layers: usize,
+        input: ForwardInput<'_>,
+        cache: &mut SequenceCache,
+    ) -> Result<FirstLayers, EngineError>;
+
+    /// Runs tokens through the layers that [`Model::forward_first`] left out and appends them to `cache`, which has all layers.
+    ///
+    /// # Errors
+    /// As [`Model::forward`]; and when `first` does not fit the tokens.
+    fn forward_rest(
+        &self,
+        first: RanLayers<'_>,
+        input: ForwardInput<'_>,
+        cache: &mut SequenceCache,
+    ) -> Result<ForwardOutput, EngineError>;
+}
+
+/// What the first layers of a model gave.
+#[derive(Debug, Clone)]
+pub struct FirstLayers {
+    /// Between the layers, `[tokens, hidden]` in the model's dtype.
+    pub hidden: Tensor,
+    /// As in [`ForwardOutput::queries`].
+    pub queries: Vec<LayerQueries>,
+}
+
+/// Tokens that went through the first layers already.
+#[derive(Debug, Clone, Copy)]
+pub struct RanLayers<'a> {
+    /// How many layers.
+    pub layers: usize,
+    /// What these gave, `[tokens, hidden]`.
+    pub hidden: &'a Tensor,
+    /// Their keys and values.
+    pub rows: &'a SharedRows,
+    /// Their states.
+    pub states: &'a RecurrentStates,
 }
 
 /// Loads a model of one family.

@@ -13,8 +13,8 @@ use crate::{
     positions::Positions,
     request::{GenerationRequest, PrefillPhase},
     specprefill::{
-        DraftScorer, DraftState, Facts, Plan, Scored, Scorer, SkipReason, SparsePlan,
-        SparsePrefill, SpecPrefillReport, plan, select,
+        DraftScorer, DraftState, Facts, OwnScorer, OwnWork, Plan, Scored, Scorer, SkipReason,
+        SparsePlan, SparsePrefill, SpecPrefillReport, plan, select,
         session::{RESUME_MARGIN, SparseSession},
     },
 };
@@ -53,10 +53,17 @@ enum Stage {
         /// What follows, unless the prompt ends there.
         then: Option<SparsePlan>,
     },
-    /// The tokens after the dense part are ranked by the draft.
-    Score(SparsePlan, Box<DraftScorer>),
+    /// The tokens after the dense part are ranked.
+    Score(SparsePlan, Box<Ranking>),
     /// The kept ones are read.
     Sparse(SparsePrefill),
+}
+
+/// Who ranks the tokens.
+#[derive(Debug)]
+enum Ranking {
+    Draft(DraftScorer),
+    Own(OwnScorer),
 }
 
 /// The way of one prompt into its cache.
@@ -186,8 +193,8 @@ impl PromptRun {
             },
         ) {
             Stage::Dense { until, then } => self.dense(request, cache, resources, until, then),
-            Stage::Score(plan, scorer) => {
-                let progress = self.score(request, cache, resources, plan, scorer);
+            Stage::Score(plan, ranking) => {
+                let progress = self.score(request, cache, resources, plan, ranking);
                 self.report.scoring += started.elapsed();
                 Ok(progress)
             }
@@ -252,7 +259,7 @@ impl PromptRun {
         if let Some(plan) = then
             && self.done >= until
         {
-            return Ok(self.begin_scoring(request, resources, plan));
+            return Ok(self.begin_scoring(request, cache, resources, plan));
         }
         self.stage = Stage::Dense { until, then };
         Ok(Progress::More {
@@ -312,6 +319,7 @@ impl PromptRun {
     fn begin_scoring(
         &mut self,
         request: &GenerationRequest,
+        cache: &SequenceCache,
         resources: &mut Resources<'_>,
         plan: SparsePlan,
     ) -> Progress {
@@ -320,37 +328,29 @@ impl PromptRun {
         let total = window.len();
         self.report.scored_tokens = total;
         self.report.scorer = Some(plan.scorer);
-        let scorer = guarded(|| {
-            let draft = draft(resources.draft)?;
-            let key = request
-                .specprefill
-                .draft
-                .as_ref()
-                .map_or("", |spec| &spec.key);
-            // Without a seed of the request's own: the same prompt is always ranked alike.
-            let seed = request.sampling.seed.unwrap_or(0);
-            let stores = &mut *resources.stores;
-            DraftScorer::new(
-                draft,
-                key,
-                &mut stores.draft_prefix,
-                window,
-                plan.window_start,
-                seed,
-            )
+        let ranking = guarded(|| match plan.scorer {
+            Scorer::Own => OwnScorer::new(resources.model, cache, window).map(Ranking::Own),
+            Scorer::Draft => {
+                let draft = draft(resources.draft)?;
+                let spec = request.specprefill.draft.as_ref();
+                let key = spec.map_or("", |spec| &spec.key);
+                // Without a seed of the request's own: the same prompt is always ranked alike.
+                let seed = request.sampling.seed.unwrap_or(0);
+                let prefix = &mut resources.stores.draft_prefix;
+                let start = plan.window_start;
+                DraftScorer::new(draft, key, prefix, window, start, seed).map(Ranking::Draft)
+            }
         });
         self.report.scoring += started.elapsed();
-        match scorer {
-            Ok(scorer) => {
-                if plan.scorer == Scorer::Draft {
-                    self.report.draft_model = request
-                        .specprefill
-                        .draft
-                        .as_ref()
-                        .map(|spec| spec.key.clone());
+        match ranking {
+            Ok(ranking) => {
+                let mut done = 0;
+                if let Ranking::Draft(scorer) = &ranking {
+                    let spec = request.specprefill.draft.as_ref();
+                    self.report.draft_model = spec.map(|spec| spec.key.clone());
+                    done = scorer.restored();
                 }
-                let done = scorer.restored();
-                self.stage = Stage::Score(plan, Box::new(scorer));
+                self.stage = Stage::Score(plan, Box::new(ranking));
                 Progress::More {
                     phase: PrefillPhase::Scoring,
                     done,
@@ -373,19 +373,18 @@ impl PromptRun {
         cache: &mut SequenceCache,
         resources: &mut Resources<'_>,
         plan: SparsePlan,
-        mut scorer: Box<DraftScorer>,
+        mut ranking: Box<Ranking>,
     ) -> Progress {
-        let scored = guarded(|| {
-            let stores = &mut *resources.stores;
-            scorer.step(
-                draft(resources.draft)?,
-                &mut stores.draft_prefix,
-                resources.chunk,
-            )
+        let scored = guarded(|| match &mut *ranking {
+            Ranking::Own(scorer) => scorer.step(resources.model, resources.chunk),
+            Ranking::Draft(scorer) => {
+                let prefix = &mut resources.stores.draft_prefix;
+                scorer.step(draft(resources.draft)?, prefix, resources.chunk)
+            }
         });
         match scored {
             Ok(Scored::More(done)) => {
-                self.stage = Stage::Score(plan, scorer);
+                self.stage = Stage::Score(plan, ranking);
                 Progress::More {
                     phase: PrefillPhase::Scoring,
                     done,
@@ -393,7 +392,16 @@ impl PromptRun {
                 }
             }
             Ok(Scored::Done(importance)) => {
-                self.begin_sparse(request, cache, resources.model, plan, &importance)
+                let work = match *ranking {
+                    Ranking::Draft(_) => Ok(None),
+                    Ranking::Own(scorer) => scorer.into_work().map(Some),
+                };
+                match work {
+                    Ok(work) => {
+                        self.begin_sparse(request, cache, resources.model, plan, &importance, work)
+                    }
+                    Err(error) => self.scoring_failed(request, &error),
+                }
             }
             Err(error) => self.scoring_failed(request, &error),
         }
@@ -406,6 +414,7 @@ impl PromptRun {
         model: &dyn Model,
         plan: SparsePlan,
         importance: &[f32],
+        work: Option<OwnWork>,
     ) -> Progress {
         let selection = select(importance, plan.keep_ratio, request.protected_tail);
         let prompt = request.prompt_tokens.len();
@@ -415,6 +424,10 @@ impl PromptRun {
             &selection,
             model.sliding_window(),
         );
+        let sparse = match work {
+            Some(work) => sparse.with_work(work),
+            None => sparse,
+        };
         match cache.mark() {
             Ok(mark) => self.dense_end = Some(mark),
             Err(error) => return self.scoring_failed(request, &error.into()),

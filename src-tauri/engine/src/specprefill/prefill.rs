@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::own::OwnWork;
 use crate::{
     cache::SequenceCache,
     error::EngineError,
@@ -15,6 +16,8 @@ pub struct SparsePrefill {
     /// Indices into the prompt, ascending; the last one is the prompt's last token.
     kept: Vec<u32>,
     done: usize,
+    /// The self scorer's.
+    work: Option<OwnWork>,
 }
 
 impl SparsePrefill {
@@ -34,6 +37,15 @@ impl SparsePrefill {
         Self {
             kept: kept.into_iter().collect(),
             done: 0,
+            work: None,
+        }
+    }
+
+    /// The same, with what the first layers computed already.
+    pub fn with_work(self, work: OwnWork) -> Self {
+        Self {
+            work: Some(work),
+            ..self
         }
     }
 
@@ -84,7 +96,11 @@ impl SparsePrefill {
         } else {
             LogitRows::None
         };
-        let output = model.forward(ForwardInput::new(&tokens, &positions, rows), cache)?;
+        let input = ForwardInput::new(&tokens, &positions, rows);
+        let output = match &self.work {
+            Some(work) => work.forward(model, input, kept, cache)?,
+            None => model.forward(input, cache)?,
+        };
         self.done = chunk.end;
         Ok(last.then_some(output))
     }
