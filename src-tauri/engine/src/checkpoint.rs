@@ -65,8 +65,6 @@ pub struct Checkpoint {
 }
 
 const CONTEXT_LENGTH: Key = Key::new("max_position_embeddings", "context_length");
-const NUM_HEADS: Key = Key::new("num_attention_heads", "attention.head_count");
-const NUM_KV_HEADS: Key = Key::new("num_key_value_heads", "attention.head_count_kv");
 
 impl Checkpoint {
     /// Opens a folder or a `.gguf` file and finds its family.
@@ -125,13 +123,8 @@ impl Checkpoint {
                 self.quantization.clone(),
             )?)),
             ConfigSource::Gguf { file, .. } => {
-                let heads = if self.family.gguf_interleaves_heads {
-                    let queries = self.config.positive(NUM_HEADS)?;
-                    Some((queries, self.config.usize(NUM_KV_HEADS)?.unwrap_or(queries)))
-                } else {
-                    None
-                };
-                Ok(Source::Gguf(GgufSource::new(file.clone(), heads)))
+                let rows = self.family.gguf_rows(&self.config)?;
+                Ok(Source::Gguf(GgufSource::new(file.clone(), rows)))
             }
         }
     }
