@@ -13,7 +13,7 @@ use crate::{
     error::ModelError,
     gguf::GgufFile,
     models::{Family, Model},
-    tokenizer::Tokenizer,
+    tokenizer::{Tokenizer, TokenizerError},
     weights::{
         GgufSource, Precision, QuantizationConfig, SafetensorsSource, Source, TensorSummary,
         Weights,
@@ -110,10 +110,27 @@ impl Checkpoint {
             ConfigSource::Gguf { file, .. } => Tokenizer::from_gguf(file.metadata()),
             ConfigSource::Json { .. } => Tokenizer::from_model_dir(&self.path),
         }
-        .map_err(|e| ModelError::Tokenizer {
+        .map_err(|e| self.tokenizer_error(&e))
+    }
+
+    /// Looks whether there is a tokenizer, without reading it; a GGUF holds its own.
+    ///
+    /// # Errors
+    /// When a folder has none.
+    pub fn require_tokenizer(&self) -> Result<(), ModelError> {
+        match &self.config {
+            ConfigSource::Gguf { .. } => Ok(()),
+            ConfigSource::Json { .. } => {
+                Tokenizer::require_in_model_dir(&self.path).map_err(|e| self.tokenizer_error(&e))
+            }
+        }
+    }
+
+    fn tokenizer_error(&self, error: &TokenizerError) -> ModelError {
+        ModelError::Tokenizer {
             path: self.path.clone(),
-            message: e.to_string(),
-        })
+            message: error.to_string(),
+        }
     }
 
     fn source(&self) -> Result<Source, ModelError> {
