@@ -414,22 +414,24 @@ fn packing_takes_the_room_of_the_file() {
 /// Values and products of MLX itself, which the fixtures hold.
 #[test]
 fn affine_weights_are_what_mlx_says() {
-    let shared = std::env::var("HEADSTART_SHARED").map_or_else(
-        |_| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
-        std::path::PathBuf::from,
-    );
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/affine");
     for (name, dtype) in [
         ("f32", DType::F32),
         ("f16", DType::F16),
         ("bf16", DType::BF16),
     ] {
-        let file = shared.join(format!("fixtures/affine/affine_{name}.safetensors"));
-        if !file.exists() {
-            println!("skipped: {} is absent", file.display());
-            return;
-        }
+        let file = folder.join(format!("affine_{name}.safetensors"));
         let all = candle_core::safetensors::load(&file, &Device::Cpu).unwrap();
         let x = &all["x"];
+        let w: Vec<f32> = all["w"]
+            .to_dtype(DType::F32)
+            .unwrap()
+            .flatten_all()
+            .unwrap()
+            .to_vec1()
+            .unwrap();
+        // Six arrays for each of 6 widths and 3 groups, and the two that all share: none is left unlooked at.
+        assert_eq!(all.len(), 6 * 18 + 2, "{name}");
         for bits in [2, 3, 4, 5, 6, 8] {
             for group in [32, 64, 128] {
                 let get = |what: &str| &all[&format!("b{bits}_g{group}_{what}")];
@@ -482,7 +484,25 @@ fn affine_weights_are_what_mlx_says() {
                     .unwrap()
                     .to_vec1()
                     .unwrap();
-                let want: Vec<f32> = get("product_f32").flatten_all().unwrap().to_vec1().unwrap();
+                let floats = |t: &Tensor| -> Vec<f32> {
+                    t.to_dtype(DType::F32)
+                        .unwrap()
+                        .flatten_all()
+                        .unwrap()
+                        .to_vec1()
+                        .unwrap()
+                };
+                // Codes are the nearest ones, but for the end of a range that the other end's exactness pushed out.
+                let scales = floats(get("scales"));
+                for (i, (have, want)) in floats(&wide).iter().zip(&w).enumerate() {
+                    let scale = scales[i / group].abs();
+                    assert!(
+                        (have - want).abs() <= 1.1 * scale,
+                        "{name}, {bits} bits in {group}: {have}, not {want} by {scale}"
+                    );
+                }
+                let want = floats(get("product_f32"));
+                let rounded = floats(get("product"));
                 // MLX rounded the product of scale and code, and the weight, to the dtype before it multiplied.
                 let step = match dtype {
                     DType::F32 => 1e-6,
@@ -509,6 +529,12 @@ fn affine_weights_are_what_mlx_says() {
                     assert!(
                         (have - want).abs() <= bound,
                         "{name}, {bits} bits in {group}: {have}, not {want}"
+                    );
+                    // And once more rounded, to the dtype.
+                    assert!(
+                        (have - rounded[i]).abs() <= bound + step * rounded[i].abs(),
+                        "{name}, {bits} bits in {group}: {have}, not {} in {dtype:?}",
+                        rounded[i]
                     );
                 }
             }

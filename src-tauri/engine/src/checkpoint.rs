@@ -13,7 +13,7 @@ use crate::{
     error::ModelError,
     gguf::GgufFile,
     models::{Family, Model},
-    tokenizer::Tokenizer,
+    tokenizer::{Tokenizer, TokenizerError},
     weights::{
         GgufSource, Precision, QuantizationConfig, SafetensorsSource, Source, TensorSummary,
         Weights,
@@ -65,8 +65,6 @@ pub struct Checkpoint {
 }
 
 const CONTEXT_LENGTH: Key = Key::new("max_position_embeddings", "context_length");
-const NUM_HEADS: Key = Key::new("num_attention_heads", "attention.head_count");
-const NUM_KV_HEADS: Key = Key::new("num_key_value_heads", "attention.head_count_kv");
 
 impl Checkpoint {
     /// Opens a folder or a `.gguf` file and finds its family.
@@ -112,10 +110,27 @@ impl Checkpoint {
             ConfigSource::Gguf { file, .. } => Tokenizer::from_gguf(file.metadata()),
             ConfigSource::Json { .. } => Tokenizer::from_model_dir(&self.path),
         }
-        .map_err(|e| ModelError::Tokenizer {
+        .map_err(|e| self.tokenizer_error(&e))
+    }
+
+    /// Looks whether there is a tokenizer, without reading it; a GGUF holds its own.
+    ///
+    /// # Errors
+    /// When a folder has none.
+    pub fn require_tokenizer(&self) -> Result<(), ModelError> {
+        match &self.config {
+            ConfigSource::Gguf { .. } => Ok(()),
+            ConfigSource::Json { .. } => {
+                Tokenizer::require_in_model_dir(&self.path).map_err(|e| self.tokenizer_error(&e))
+            }
+        }
+    }
+
+    fn tokenizer_error(&self, error: &TokenizerError) -> ModelError {
+        ModelError::Tokenizer {
             path: self.path.clone(),
-            message: e.to_string(),
-        })
+            message: error.to_string(),
+        }
     }
 
     fn source(&self) -> Result<Source, ModelError> {
@@ -125,13 +140,8 @@ impl Checkpoint {
                 self.quantization.clone(),
             )?)),
             ConfigSource::Gguf { file, .. } => {
-                let heads = if self.family.gguf_interleaves_heads {
-                    let queries = self.config.positive(NUM_HEADS)?;
-                    Some((queries, self.config.usize(NUM_KV_HEADS)?.unwrap_or(queries)))
-                } else {
-                    None
-                };
-                Ok(Source::Gguf(GgufSource::new(file.clone(), heads)))
+                let rows = self.family.gguf_rows(&self.config)?;
+                Ok(Source::Gguf(GgufSource::new(file.clone(), rows)))
             }
         }
     }

@@ -6,6 +6,7 @@ use crate::error::ModelError;
 const HIDDEN_SIZE: Key = Key::new("hidden_size", "embedding_length");
 const INTERMEDIATE_SIZE: Key = Key::new("intermediate_size", "feed_forward_length");
 const NUM_LAYERS: Key = Key::new("num_hidden_layers", "block_count");
+const MTP_LAYERS: Key = Key::new("", "nextn_predict_layers");
 const NUM_HEADS: Key = Key::new("num_attention_heads", "attention.head_count");
 const NUM_KV_HEADS: Key = Key::new("num_key_value_heads", "attention.head_count_kv");
 const HEAD_DIM: Key = Key::new("head_dim", "attention.key_length");
@@ -110,6 +111,17 @@ impl DecoderConfig {
                 ),
             ));
         }
+        // GGUFs count the layers of an MTP head among the blocks; they follow the trunk's.
+        let mtp_layers = source.usize(MTP_LAYERS)?.unwrap_or(0);
+        let num_layers = num_layers
+            .checked_sub(mtp_layers)
+            .filter(|layers| *layers > 0)
+            .ok_or_else(|| {
+                ModelError::corrupt(
+                    source.path(),
+                    format!("{mtp_layers} of {num_layers} layers are said to be an MTP head's"),
+                )
+            })?;
         let context_length = source.positive(CONTEXT_LENGTH)?;
         let rope = RopeConfig::read(source, head_dim, context_length)?;
         let rms_norm_eps = source.f64(RMS_NORM_EPS)?.unwrap_or(1e-6);

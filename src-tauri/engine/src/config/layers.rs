@@ -5,14 +5,34 @@ use crate::error::ModelError;
 
 const INTERVAL: Key = Key::new("full_attention_interval", "full_attention_interval");
 
-/// For every layer, whether it is attention (full or sliding) and not a recurrent one: as `layer_types` lists, else every
-/// `full_attention_interval`-th, else all.
+const RECURRENT: Key = Key::new("", "attention.recurrent_layers");
+const CONV_KERNEL: Key = Key::new("linear_conv_kernel_dim", "ssm.conv_kernel");
+
+/// What transformers and llama.cpp take when a hybrid does not say.
+const HYBRID_INTERVAL: usize = 4;
+
+/// For every layer, whether it is attention (full or sliding) and not a recurrent one: as `layer_types` (a GGUF's
+/// `attention.recurrent_layers`) lists, else every `full_attention_interval`-th, else all.
 ///
 /// # Errors
 /// When the list has another length or names another kind.
 pub fn attention_layers(source: &ConfigSource, layers: usize) -> Result<Vec<bool>, ModelError> {
     let Some(types) = source.json("layer_types") else {
-        let interval = source.usize(INTERVAL)?.filter(|n| *n > 0).unwrap_or(1);
+        if let Some(recurrent) = source.bools(RECURRENT)? {
+            // The list goes on over an MTP head's layers.
+            if recurrent.len() < layers {
+                return Err(ModelError::corrupt(
+                    source.path(),
+                    format!("\"{}\" must list {layers} layers", source.name(RECURRENT)),
+                ));
+            }
+            return Ok(recurrent.iter().take(layers).map(|r| !r).collect());
+        }
+        let hybrid = source.usize(CONV_KERNEL)?.is_some();
+        let interval = source
+            .usize(INTERVAL)?
+            .filter(|n| *n > 0)
+            .unwrap_or(if hybrid { HYBRID_INTERVAL } else { 1 });
         return Ok((0..layers)
             .map(|i| (i + 1).is_multiple_of(interval))
             .collect());
@@ -59,6 +79,10 @@ mod tests {
         assert_eq!(
             layers(json!({"full_attention_interval": 2}), 4).unwrap(),
             [false, true, false, true]
+        );
+        assert_eq!(
+            layers(json!({"linear_conv_kernel_dim": 4}), 4).unwrap(),
+            [false, false, false, true]
         );
         let listed = json!({"layer_types": ["full_attention", "linear_attention"], "full_attention_interval": 2});
         assert_eq!(layers(listed.clone(), 2).unwrap(), [true, false]);

@@ -10,6 +10,7 @@ use crate::error::ModelError;
 
 const THETA: Key = Key::new("rope_theta", "rope.freq_base");
 const DIM: Key = Key::new("", "rope.dimension_count");
+const SECTIONS: Key = Key::new("", "rope.dimension_sections");
 const PARTIAL: Key = Key::new("partial_rotary_factor", "");
 const SCALING_TYPE: Key = Key::new("", "rope.scaling.type");
 const SCALING_FACTOR: Key = Key::new("", "rope.scaling.factor");
@@ -262,11 +263,15 @@ impl RopeConfig {
                 ));
             }
         };
+        let dim = source.usize(DIM)?.unwrap_or(head_dim);
         Ok(Self {
             theta: source.f64(THETA)?.unwrap_or(10_000.0),
-            dim: source.usize(DIM)?.unwrap_or(head_dim),
+            dim,
             scaling,
-            mrope_section: None,
+            mrope_section: match source.counts(SECTIONS)? {
+                Some(counts) => Some(gguf_sections(&counts, dim, source)?),
+                None => None,
+            },
         })
     }
 
@@ -368,6 +373,25 @@ fn mrope_section(
                 "\"mrope_section\" must be three counts that sum to {}, found {found}",
                 dim / 2
             ),
+        )),
+    }
+}
+
+/// A GGUF's `rope.dimension_sections`: as `mrope_section`, with a fourth count of 0.
+fn gguf_sections(
+    counts: &[u64],
+    dim: usize,
+    source: &ConfigSource,
+) -> Result<[usize; 3], ModelError> {
+    let sum = counts.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
+    match counts {
+        [t, h, w] | [t, h, w, 0] if sum == dim as u64 / 2 => {
+            Ok([*t as usize, *h as usize, *w as usize])
+        }
+        _ => Err(ModelError::unsupported(
+            source.path(),
+            format!("{} {counts:?}", source.name(SECTIONS)),
+            format!("three counts that sum to {}, and 0", dim / 2),
         )),
     }
 }

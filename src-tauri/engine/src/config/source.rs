@@ -232,6 +232,35 @@ impl ConfigSource {
         }
     }
 
+    /// A list of switches of a GGUF; `None` when absent, and for `config.json`.
+    ///
+    /// # Errors
+    /// When the value is another type.
+    pub fn bools(&self, key: Key) -> Result<Option<Vec<bool>>, ModelError> {
+        match self {
+            Self::Json { .. } => Ok(None),
+            Self::Gguf { file, architecture } => file
+                .metadata()
+                .get_array_bool(&Self::gguf_key(architecture, key))
+                .map(|list| list.map(<[bool]>::to_vec))
+                .map_err(|e| ModelError::corrupt(file.path(), e.to_string())),
+        }
+    }
+
+    /// A list of counts of a GGUF; `None` when absent, and for `config.json`.
+    ///
+    /// # Errors
+    /// When the value is another type or a number is negative.
+    pub fn counts(&self, key: Key) -> Result<Option<Vec<u64>>, ModelError> {
+        match self {
+            Self::Json { .. } => Ok(None),
+            Self::Gguf { file, architecture } => file
+                .metadata()
+                .get_array_u64(&Self::gguf_key(architecture, key))
+                .map_err(|e| ModelError::corrupt(file.path(), e.to_string())),
+        }
+    }
+
     /// A text; `None` when absent or null.
     ///
     /// # Errors

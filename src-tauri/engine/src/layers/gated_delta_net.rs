@@ -47,6 +47,8 @@ pub struct GatedDeltaNet {
     beta: Linear,
     decay: Linear,
     out: Linear,
+    /// The value heads in the order of `out`'s columns, where that is another one.
+    out_order: Option<Tensor>,
     /// `[channels, kernel]`.
     conv: Tensor,
     /// `[value_heads]`, f32.
@@ -80,6 +82,7 @@ impl GatedDeltaNet {
             beta: linear("in_proj_b", heads, hidden)?,
             decay: linear("in_proj_a", heads, hidden)?,
             out: linear("out_proj", hidden, config.values())?,
+            out_order: weights.value_head_order()?,
             conv: weights.depthwise_conv(
                 &format!("{prefix}.conv1d"),
                 config.channels(),
@@ -134,6 +137,10 @@ impl GatedDeltaNet {
             .forward(x)?
             .reshape((tokens, value_heads, value_dim))?;
         let out = headstart_kernels::gated_rms_norm(&out, &gate, &self.norm, self.eps)?;
+        let out = match &self.out_order {
+            Some(order) => out.index_select(order, 1)?,
+            None => out,
+        };
         self.out.forward(&out.reshape((tokens, values))?)
     }
 

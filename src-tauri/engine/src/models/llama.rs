@@ -8,11 +8,23 @@ use crate::{
     config::{ConfigSource, DecoderConfig, Key},
     error::ModelError,
     layers::{AttentionConfig, HeadNorms},
-    weights::Weights,
+    weights::{GgufRows, Weights},
 };
 
 const ATTENTION_BIAS: Key = Key::new("attention_bias", "attention_bias");
 const MLP_BIAS: Key = Key::new("mlp_bias", "mlp_bias");
+
+/// GGUFs of Llama store query and key rows interleaved.
+///
+/// # Errors
+/// When the configuration is missing or wrong.
+pub(super) fn gguf_rows(source: &ConfigSource) -> Result<GgufRows, ModelError> {
+    let config = DecoderConfig::read(source, false)?;
+    Ok(GgufRows::InterleavedHeads {
+        queries: config.num_heads,
+        keys: config.num_kv_heads,
+    })
+}
 
 /// Loads a Llama.
 ///

@@ -16,7 +16,7 @@ use crate::{
     config::ConfigSource,
     error::{EngineError, ModelError},
     positions::Positions,
-    weights::Weights,
+    weights::{GgufRows, Weights},
 };
 
 /// Which tokens of a forward pass get logits.
@@ -203,15 +203,21 @@ pub struct RanLayers<'a> {
 /// Loads a model of one family.
 type Loader = fn(&ConfigSource, &Weights) -> Result<Box<dyn Model>, ModelError>;
 
+/// Says how the converter to GGUF ordered the rows of one family.
+type RowRule = fn(&ConfigSource) -> Result<GgufRows, ModelError>;
+
+fn as_trained(_: &ConfigSource) -> Result<GgufRows, ModelError> {
+    Ok(GgufRows::AsTrained)
+}
+
 /// A family of models.
 #[derive(Debug, Clone, Copy)]
 pub struct Family {
     /// The values of `model_type` in `config.json` that mean this family.
     pub model_types: &'static [&'static str],
-    /// `general.architecture` in GGUFs; `None` when this family is not read from them.
-    pub gguf: Option<&'static str>,
-    /// True when GGUFs of this family store query and key rows interleaved.
-    pub gguf_interleaves_heads: bool,
+    /// The values of `general.architecture` in GGUFs that mean this family.
+    pub gguf: &'static [&'static str],
+    gguf_rows: RowRule,
     loader: Loader,
 }
 
@@ -219,32 +225,32 @@ pub struct Family {
 pub const FAMILIES: &[Family] = &[
     Family {
         model_types: &["llama"],
-        gguf: Some("llama"),
-        gguf_interleaves_heads: true,
+        gguf: &["llama"],
+        gguf_rows: llama::gguf_rows,
         loader: llama::load,
     },
     Family {
         model_types: &["qwen2"],
-        gguf: Some("qwen2"),
-        gguf_interleaves_heads: false,
+        gguf: &["qwen2"],
+        gguf_rows: as_trained,
         loader: qwen2::load,
     },
     Family {
         model_types: &["qwen3"],
-        gguf: Some("qwen3"),
-        gguf_interleaves_heads: false,
+        gguf: &["qwen3"],
+        gguf_rows: as_trained,
         loader: qwen3::load,
     },
     Family {
         model_types: &["qwen3_moe"],
-        gguf: Some("qwen3moe"),
-        gguf_interleaves_heads: false,
+        gguf: &["qwen3moe"],
+        gguf_rows: as_trained,
         loader: qwen3_moe::load,
     },
     Family {
         model_types: &["qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"],
-        gguf: None,
-        gguf_interleaves_heads: false,
+        gguf: &["qwen35", "qwen35moe"],
+        gguf_rows: qwen3_5::gguf_rows,
         loader: qwen3_5::load,
     },
 ];
@@ -258,7 +264,7 @@ impl Family {
         let architecture = config.architecture()?;
         let matches = |family: &&Self| {
             if config.is_gguf() {
-                family.gguf == Some(architecture)
+                family.gguf.contains(&architecture)
             } else {
                 family.model_types.contains(&architecture)
             }
@@ -267,7 +273,7 @@ impl Family {
             let known: Vec<&str> = FAMILIES
                 .iter()
                 .flat_map(|family| match config.is_gguf() {
-                    true => family.gguf.as_slice(),
+                    true => family.gguf,
                     false => family.model_types,
                 })
                 .copied()
@@ -278,6 +284,14 @@ impl Family {
                 known.join(", "),
             )
         })
+    }
+
+    /// How a GGUF of this family orders its rows.
+    ///
+    /// # Errors
+    /// When a size that decides it is missing or wrong.
+    pub fn gguf_rows(&self, config: &ConfigSource) -> Result<GgufRows, ModelError> {
+        (self.gguf_rows)(config)
     }
 
     /// Loads a model of this family.

@@ -4,13 +4,13 @@
 use super::{
     Model,
     decoder::{DecoderModel, DecoderPlan, FeedForwardPlan, MixerPlan, bias},
-    qwen3_moe::experts,
+    qwen3_moe::{EXPERTS, experts},
 };
 use crate::{
     config::{ConfigSource, DecoderConfig, Key, attention_layers},
     error::ModelError,
     layers::{AttentionConfig, GatedDeltaConfig, HeadNorms, MoeConfig},
-    weights::{Bias, Weights},
+    weights::{Bias, GgufRows, TiledValueHeads, Weights},
 };
 
 const ATTENTION_BIAS: Key = Key::new("attention_bias", "attention_bias");
@@ -19,11 +19,26 @@ const KERNEL: Key = Key::new("linear_conv_kernel_dim", "ssm.conv_kernel");
 const KEY_HEADS: Key = Key::new("linear_num_key_heads", "ssm.group_count");
 const VALUE_HEADS: Key = Key::new("linear_num_value_heads", "ssm.time_step_rank");
 const KEY_DIM: Key = Key::new("linear_key_head_dim", "ssm.state_size");
-const VALUE_DIM: Key = Key::new("linear_value_head_dim", "linear_value_head_dim");
+const VALUE_DIM: Key = Key::new("linear_value_head_dim", "");
+const INNER_SIZE: Key = Key::new("", "ssm.inner_size");
 const SHARED: Key = Key::new(
     "shared_expert_intermediate_size",
     "expert_shared_feed_forward_length",
 );
+
+/// GGUFs of this family store the value heads of their recurrent layers tiled.
+///
+/// # Errors
+/// When the configuration is missing or wrong.
+pub(super) fn gguf_rows(source: &ConfigSource) -> Result<GgufRows, ModelError> {
+    let delta = gated_delta(source)?;
+    Ok(GgufRows::TiledValueHeads(TiledValueHeads {
+        key_heads: delta.key_heads,
+        value_heads: delta.value_heads,
+        key_dim: delta.key_dim,
+        value_dim: delta.value_dim,
+    }))
+}
 
 /// Loads a Qwen3.5.
 ///
@@ -40,7 +55,7 @@ pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn M
         window: None,
     };
     let delta = gated_delta(source)?;
-    let feed_forward = if source.json("num_experts").is_some() {
+    let feed_forward = if source.usize(EXPERTS)?.is_some_and(|n| n > 0) {
         FeedForwardPlan::Experts(MoeConfig {
             shared_intermediate: Some(source.positive(SHARED)?),
             ..experts(source, true)?
@@ -70,11 +85,24 @@ pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn M
 }
 
 fn gated_delta(source: &ConfigSource) -> Result<GatedDeltaConfig, ModelError> {
+    let value_heads = source.positive(VALUE_HEADS)?;
+    let value_dim = if source.is_gguf() {
+        let inner = source.positive(INNER_SIZE)?;
+        if !inner.is_multiple_of(value_heads) {
+            return Err(ModelError::corrupt(
+                source.path(),
+                format!("{value_heads} value heads cannot share a width of {inner} evenly"),
+            ));
+        }
+        inner / value_heads
+    } else {
+        source.positive(VALUE_DIM)?
+    };
     let config = GatedDeltaConfig {
         key_heads: source.positive(KEY_HEADS)?,
-        value_heads: source.positive(VALUE_HEADS)?,
+        value_heads,
         key_dim: source.positive(KEY_DIM)?,
-        value_dim: source.positive(VALUE_DIM)?,
+        value_dim,
         kernel: source.positive(KERNEL)?,
     };
     if !config.value_heads.is_multiple_of(config.key_heads) {

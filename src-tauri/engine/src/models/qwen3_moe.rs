@@ -12,7 +12,7 @@ use crate::{
 };
 
 const ATTENTION_BIAS: Key = Key::new("attention_bias", "attention_bias");
-const EXPERTS: Key = Key::new("num_experts", "expert_count");
+pub(super) const EXPERTS: Key = Key::new("num_experts", "expert_count");
 const ACTIVE: Key = Key::new("num_experts_per_tok", "expert_used_count");
 const INTERMEDIATE: Key = Key::new("moe_intermediate_size", "expert_feed_forward_length");
 const NORMALIZE: Key = Key::new("norm_topk_prob", "expert_weights_norm");

@@ -12,21 +12,34 @@ use super::{Parts, Pipeline, Result, Roles, TokenizerError, json_check};
 /// The largest published `tokenizer.json` are near 35 MB.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
+/// Looks whether a model folder has a tokenizer, without reading it.
+pub(super) fn require_file(dir: &Path) -> Result<()> {
+    if dir.join("tokenizer.json").is_file() {
+        Ok(())
+    } else {
+        Err(missing(dir))
+    }
+}
+
+fn missing(dir: &Path) -> TokenizerError {
+    let advice = match dir.join("tokenizer.model").exists() {
+        true => {
+            "its tokenizer.model is not supported; download a version of the model that has tokenizer.json"
+        }
+        false => "download the model again, with all of its files",
+    };
+    TokenizerError::Missing {
+        dir: dir.display().to_string(),
+        advice,
+    }
+}
+
 /// Reads the tokenizer of a model folder.
 pub(super) fn parts_from_model_dir(dir: &Path) -> Result<Parts> {
     let path = dir.join("tokenizer.json");
     let source_name = path.display().to_string();
     let Some(root) = read_json(&path)? else {
-        let advice = match dir.join("tokenizer.model").exists() {
-            true => {
-                "its tokenizer.model is not supported; download a version of the model that has tokenizer.json"
-            }
-            false => "download the model again, with all of its files",
-        };
-        return Err(TokenizerError::Missing {
-            dir: dir.display().to_string(),
-            advice,
-        });
+        return Err(missing(dir));
     };
     let invalid = |problem: String| TokenizerError::Invalid {
         source_name: source_name.clone(),

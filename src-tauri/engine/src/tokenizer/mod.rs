@@ -104,6 +104,14 @@ impl Tokenizer {
         Self::from_parts(from_json::parts_from_model_dir(dir)?)
     }
 
+    /// Looks whether a model folder has a tokenizer, without reading it.
+    ///
+    /// # Errors
+    /// `tokenizer.json` is missing.
+    pub fn require_in_model_dir(dir: &Path) -> Result<()> {
+        from_json::require_file(dir)
+    }
+
     /// Builds the tokenizer described by a GGUF file's metadata: `tokenizer.ggml.model` "gpt2" (byte-level BPE, split by
     /// the pre-tokenizer that `tokenizer.ggml.pre` names, see [`pre_tokenizer_names`]) or "llama" (SentencePiece BPE).
     ///

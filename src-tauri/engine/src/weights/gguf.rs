@@ -9,7 +9,7 @@ use candle_core::{
 
 use headstart_kernels::{ActivationPrecision, GgufQuant};
 
-use super::{Precision, TensorSummary, missing_tensor, names::gguf_name, wrong_shape};
+use super::{GgufRows, Precision, TensorSummary, missing_tensor, names::gguf_name, wrong_shape};
 use crate::{
     error::ModelError,
     gguf::{GgmlType, GgufFile, TensorInfo},
@@ -20,18 +20,13 @@ use crate::{
 #[derive(Debug)]
 pub struct GgufSource {
     file: GgufFile,
-    /// Query and key heads and their width when the rows of `q_proj` and `k_proj` are stored interleaved (see [`row_order`]).
-    interleaved_heads: Option<(usize, usize)>,
+    rows: GgufRows,
 }
 
 impl GgufSource {
-    /// Wraps a file. `interleaved_heads`: the numbers of query and key heads when the converter reordered their rows (the `llama`
-    /// architecture: its rotary embedding turns neighbouring pairs, ours turns halves).
-    pub fn new(file: GgufFile, interleaved_heads: Option<(usize, usize)>) -> Self {
-        Self {
-            file,
-            interleaved_heads,
-        }
+    /// Wraps a file whose converter stored rows as `rows` says.
+    pub fn new(file: GgufFile, rows: GgufRows) -> Self {
+        Self { file, rows }
     }
 
     /// The file.
@@ -40,7 +35,18 @@ impl GgufSource {
     }
 
     fn info(&self, name: &str, suffix: &str) -> Option<&TensorInfo> {
-        self.file.tensor(&format!("{}.{suffix}", gguf_name(name)?))
+        self.file.tensor(&self.stored_name(name, suffix)?)
+    }
+
+    /// The stored name of `name.suffix`; an empty suffix is for parameters that are no module's weight.
+    fn stored_name(&self, name: &str, suffix: &str) -> Option<String> {
+        let hybrid = matches!(self.rows, GgufRows::TiledValueHeads(_));
+        let stored = gguf_name(name, hybrid)?;
+        Some(if suffix.is_empty() {
+            stored
+        } else {
+            format!("{stored}.{suffix}")
+        })
     }
 
     /// True when the tensor is there.
@@ -62,10 +68,12 @@ impl GgufSource {
         let info = self.info(name, suffix).ok_or_else(|| {
             missing_tensor(
                 self.path(),
-                &gguf_name(name).map_or(name.to_string(), |n| format!("{n}.{suffix}")),
+                &self
+                    .stored_name(name, suffix)
+                    .unwrap_or_else(|| name.to_string()),
             )
         })?;
-        if info.shape() != shape {
+        if without_leading_ones(info.shape()) != without_leading_ones(shape) {
             return Err(wrong_shape(self.path(), info.name(), shape, info.shape()));
         }
         Ok(info)
@@ -74,26 +82,12 @@ impl GgufSource {
     /// The bytes of a tensor, rows in the order that the engine's layers expect.
     fn bytes(&self, name: &str, info: &TensorInfo) -> Cow<'_, [u8]> {
         let data = self.file.data(info);
-        let heads = self.interleaved_heads.and_then(|(queries, keys)| {
-            if name.ends_with("self_attn.q_proj") {
-                Some(queries)
-            } else if name.ends_with("self_attn.k_proj") {
-                Some(keys)
-            } else {
-                None
-            }
-        });
         let rows = info.shape().first().copied().unwrap_or(0);
-        match heads {
-            Some(heads)
-                if heads > 0
-                    && rows > 0
-                    && rows.is_multiple_of(2 * heads)
-                    && data.len().is_multiple_of(rows) =>
-            {
+        match self.rows.order(name, rows) {
+            Some(order) if data.len().is_multiple_of(rows) => {
                 let row_bytes = data.len() / rows;
                 let mut out = Vec::with_capacity(data.len());
-                for row in row_order(rows, heads) {
+                for row in order {
                     out.extend_from_slice(&data[row * row_bytes..(row + 1) * row_bytes]);
                 }
                 Cow::Owned(out)
@@ -180,6 +174,47 @@ impl GgufSource {
         self.floats(info, self.bytes(name, info), shape, dtype, device)
     }
 
+    /// Reads a parameter that is no module's weight, of exactly `shape`. `A_log` is stored as `-exp(A_log)`.
+    ///
+    /// # Errors
+    /// As [`GgufSource::dense`], and when a decay has no logarithm.
+    pub fn parameter(
+        &self,
+        name: &str,
+        shape: &[usize],
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor, ModelError> {
+        if !name.ends_with(".A_log") {
+            return self.dense(name, "", shape, dtype, device);
+        }
+        let stored = self.dense(name, "", shape, DType::F32, &Device::Cpu)?;
+        let error = |e| ModelError::device(self.path(), e);
+        let values = stored
+            .flatten_all()
+            .and_then(|values| values.to_vec1::<f32>())
+            .map_err(error)?;
+        if values.iter().any(|a| !a.is_finite() || *a > 0.0) {
+            let stored = self.stored_name(name, "").unwrap_or_default();
+            return Err(ModelError::corrupt(
+                self.path(),
+                format!("tensor \"{stored}\" holds values that are not negative: no decay rates"),
+            ));
+        }
+        stored
+            .neg()
+            .and_then(|rates| rates.log()?.to_dtype(dtype)?.to_device(device))
+            .map_err(error)
+    }
+
+    /// For each block of columns of the stored `ssm_out`, the value head as trained; `None` when the orders are the same.
+    pub(crate) fn value_head_order(&self) -> Option<Vec<u32>> {
+        match &self.rows {
+            GgufRows::TiledValueHeads(sizes) => sizes.trained_heads(),
+            _ => None,
+        }
+    }
+
     /// Reads one matrix in its packed form; `None` when it is stored as floats or exact products are wanted. `activations`: how our
     /// kernels keep what the matrix is multiplied by.
     ///
@@ -205,7 +240,8 @@ impl GgufSource {
         )
     }
 
-    /// One expert's projection out of a stacked tensor `[experts, outputs, inputs]`.
+    /// One expert's projection out of a stacked tensor `[experts, outputs, inputs]`, or out of one that holds gate rows before up rows,
+    /// `[experts, 2 * outputs, inputs]`.
     ///
     /// # Errors
     /// As [`GgufSource::dense`].
@@ -218,10 +254,20 @@ impl GgufSource {
         dtype: DType,
         device: &Device,
     ) -> Result<Linear, ModelError> {
-        let info = self.checked(name, "weight", &[experts, outputs, inputs])?;
+        let fused = name
+            .rsplit_once('.')
+            .filter(|(_, projection)| *projection != "down_proj")
+            .map(|(prefix, _)| format!("{prefix}.gate_up_proj"))
+            .filter(|fused| !self.contains(name, "weight") && self.contains(fused, "weight"));
+        let (stored, parts, part) = match &fused {
+            Some(fused) => (fused.as_str(), 2, usize::from(name.ends_with("up_proj"))),
+            None => (name, 1, 0),
+        };
+        let info = self.checked(stored, "weight", &[experts, parts * outputs, inputs])?;
         let data = self.file.data(info);
-        let size = data.len() / experts;
-        let bytes = Cow::Borrowed(&data[expert * size..(expert + 1) * size]);
+        let size = data.len() / (experts * parts);
+        let first = (expert * parts + part) * size;
+        let bytes = Cow::Borrowed(&data[first..first + size]);
         let activations = ActivationPrecision::Int8;
         match self.pack(
             info,
@@ -284,15 +330,10 @@ impl GgufSource {
     }
 }
 
-/// For each row of a rotate-half projection, the stored row: the converter turned head rows `[2, half]` into `[half, 2]`.
-fn row_order(rows: usize, heads: usize) -> impl Iterator<Item = usize> {
-    let head_dim = rows / heads;
-    let half = head_dim / 2;
-    (0..rows).map(move |row| {
-        let (head, within) = (row / head_dim, row % head_dim);
-        let (part, i) = (within / half, within % half);
-        head * head_dim + 2 * i + part
-    })
+/// Converters of different ages write vectors as `[n]` or `[1, n]`.
+fn without_leading_ones(shape: &[usize]) -> &[usize] {
+    let ones = shape.iter().take_while(|n| **n == 1).count();
+    &shape[ones..]
 }
 
 /// candle reinterprets the bytes as blocks and asserts their alignment. Split files and odd alignments may break it: those are copied.
@@ -324,17 +365,4 @@ fn candle_dtype(ggml: GgmlType) -> Option<GgmlDType> {
         GgmlType::Q8_K => GgmlDType::Q8K,
         _ => return None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::row_order;
-
-    #[test]
-    fn rows_of_two_heads_are_unzipped() {
-        let order: Vec<usize> = row_order(8, 2).collect();
-        assert_eq!(order, [0, 2, 1, 3, 4, 6, 5, 7]);
-        let order: Vec<usize> = row_order(6, 1).collect();
-        assert_eq!(order, [0, 2, 4, 1, 3, 5]);
-    }
 }

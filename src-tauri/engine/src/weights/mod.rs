@@ -4,6 +4,7 @@
 //! format, and how a file names, permutes or shifts them is decided here.
 
 mod gguf;
+mod gguf_rows;
 mod names;
 mod safetensors;
 
@@ -13,6 +14,7 @@ use candle_core::{DType, Device, Tensor};
 use headstart_kernels::ActivationPrecision;
 
 pub use gguf::GgufSource;
+pub use gguf_rows::{GgufRows, TiledValueHeads};
 pub(crate) use safetensors::Slice;
 pub use safetensors::{AffineFormat, QuantizationConfig, SafetensorsSource};
 
@@ -152,8 +154,24 @@ impl Weights {
     ) -> Result<Tensor, ModelError> {
         match &self.source {
             Source::Safetensors(source) => source.dense(name, shape, dtype, &self.device),
-            Source::Gguf(_) => Err(missing_tensor(self.path(), name)),
+            Source::Gguf(source) => source.parameter(name, shape, dtype, &self.device),
         }
+    }
+
+    /// The order in which GatedDeltaNet's value heads must enter its output projection, whose columns keep the file's order; `None`
+    /// when that is the one as trained. (Columns of packed blocks cannot be moved.)
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn value_head_order(&self) -> Result<Option<Tensor>, ModelError> {
+        let order = match &self.source {
+            Source::Safetensors(_) => None,
+            Source::Gguf(source) => source.value_head_order(),
+        };
+        order
+            .map(|order| Tensor::new(order, &self.device))
+            .transpose()
+            .map_err(|e| ModelError::device(self.path(), e))
     }
 
     /// The weight of a norm, `[size]`.

@@ -105,7 +105,11 @@ impl Library {
             return status;
         }
         let status = Checkpoint::open(path)
-            .and_then(|checkpoint| checkpoint.summary())
+            .and_then(|checkpoint| {
+                let summary = checkpoint.summary()?;
+                checkpoint.require_tokenizer()?;
+                Ok(summary)
+            })
             .map(Arc::new)
             .map_err(|e| e.to_string());
         self.inspected

@@ -66,6 +66,29 @@ fn every_layout_is_found_and_broken_models_keep_their_reason() {
 }
 
 #[test]
+fn a_folder_without_a_tokenizer_is_no_usable_model() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/llama-tiny");
+    let (root, library) = library(&[("m/readme.txt", "x")]);
+    for file in ["config.json", "model.safetensors"] {
+        let content = fs::read(fixture.join(file)).unwrap();
+        fs::write(root.path().join("m").join(file), content).unwrap();
+    }
+    match library.find("m").unwrap_err() {
+        LookupError::Broken { reason, .. } => {
+            assert!(reason.contains("tokenizer.json"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // Only that it is there is looked at, and seen when it comes later.
+    let path = root.path().join("m/tokenizer.json");
+    fs::write(&path, "{}").unwrap();
+    let later = SystemTime::now() + std::time::Duration::from_secs(5);
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(later).unwrap();
+    assert!(library.find("m").is_ok());
+}
+
+#[test]
 fn a_repaired_model_is_seen_again() {
     let (root, library) = library(&[("m/config.json", "{")]);
     assert!(
