@@ -35,6 +35,7 @@
 
 mod constants;
 mod estimates;
+mod report;
 #[cfg(test)]
 mod tests;
 
@@ -42,6 +43,7 @@ use std::time::Duration;
 
 pub use constants::ControllerConstants;
 use estimates::{Acceptance, Times};
+pub use report::{ControllerStatistics, CycleReport};
 
 /// The most drafts a cycle may have: a verify pass is at most 9 rows.
 pub const MAX_DEPTH: usize = 8;
@@ -56,60 +58,6 @@ pub enum Decision {
     },
     /// A plain decode step.
     Plain,
-}
-
-/// What a cycle came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CycleReport {
-    /// The depth that was decided.
-    pub depth: usize,
-    /// Tokens really drafted. The time counts for this depth.
-    pub drafted: usize,
-    /// Drafts that became part of the answer.
-    pub accepted: usize,
-    /// Whether a limit ended the run with drafts left unjudged ([`super::accept::Verdict::was_cut`]): the next draft was not
-    /// refused then.
-    pub cut: bool,
-    /// Time of the cycle: drafting, verification, rollback.
-    pub elapsed: Duration,
-    /// Whether something else had a part in the time: a prefill chunk or another sequence's step in between, work done
-    /// only once. Only the acceptance counts then.
-    pub contended: bool,
-}
-
-/// Counts of one request, for its usage report.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ControllerStatistics {
-    /// Verify passes with at least one draft.
-    pub cycles: u64,
-    /// Tokens drafted.
-    pub drafted: u64,
-    /// Drafts accepted.
-    pub accepted: u64,
-    /// Cycles by the number of tokens drafted; at 0 the plain steps.
-    pub depth_histogram: Vec<u64>,
-    /// For each place of the chain (0 for the first draft): drafts judged, drafts accepted.
-    pub judged_by_place: Vec<(u64, u64)>,
-    /// How often speculation was given up for a while.
-    pub parks: u64,
-}
-
-impl ControllerStatistics {
-    /// Share of the drafted tokens that were accepted; 0 when there were none.
-    pub fn acceptance(&self) -> f64 {
-        match self.drafted {
-            0 => 0.0,
-            drafted => self.accepted as f64 / drafted as f64,
-        }
-    }
-
-    /// Tokens that a cycle gave on average, the one besides the drafts included; 0 when there was no cycle.
-    pub fn tokens_per_cycle(&self) -> f64 {
-        match self.cycles {
-            0 => 0.0,
-            cycles => 1.0 + self.accepted as f64 / cycles as f64,
-        }
-    }
 }
 
 /// What one request leaves to the next of the same model on the same machine.
@@ -422,7 +370,9 @@ impl DepthController {
     /// Tokens a millisecond by depth; 0 for depths that are not to be used yet.
     fn scores(&self) -> Vec<f64> {
         let c = &self.constants;
-        let deepest = (1..=self.max_depth).rev().find(|&d| self.times.measured(d).is_some());
+        let deepest = (1..=self.max_depth)
+            .rev()
+            .find(|&d| self.times.measured(d).is_some());
         // One step beyond what is known: what lies further is a guess upon a guess.
         let reach = deepest.unwrap_or(0) + 1;
         let score = |(depth, tokens): (usize, f64)| match self.times.get(depth, c) {
@@ -435,7 +385,13 @@ impl DepthController {
 
     /// The depth from 1 up with the best score, the shallowest among equals.
     fn best(&self, scores: &[f64]) -> usize {
-        let better = |best, depth| if scores[depth] > scores[best] { depth } else { best };
+        let better = |best, depth| {
+            if scores[depth] > scores[best] {
+                depth
+            } else {
+                best
+            }
+        };
         (2..=self.max_depth).fold(1, better)
     }
 
@@ -457,8 +413,8 @@ impl DepthController {
             return None;
         }
         let (cycles_then, then) = self.probed_at;
-        let allowed = (self.probe_cycles as f64 + f64::from(c.probe_cycles))
-            <= c.probe_share * cycles as f64;
+        let allowed =
+            (self.probe_cycles as f64 + f64::from(c.probe_cycles)) <= c.probe_share * cycles as f64;
         if !allowed || cycles - cycles_then < u64::from(c.probe_every_cycles) {
             return None;
         }

@@ -229,8 +229,7 @@ impl Sampler {
                 Some(tokens) => tokens.binary_search(&token).ok(),
                 None => Some(token as usize),
             };
-            self.history
-                .edit_at(logits, &self.params, place, |_, _| {});
+            self.history.edit_at(logits, &self.params, place, |_, _| {});
             max = maximum(logits).0;
         }
         let drafted = if self.params.is_greedy() {

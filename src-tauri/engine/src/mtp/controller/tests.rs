@@ -22,7 +22,12 @@ impl Noise {
     fn factor(&mut self) -> f64 {
         let usual = 0.9 + 0.2 * self.unit();
         let stalled = self.unit() < 0.025;
-        usual * if stalled { 1.5 + 1.5 * self.unit() } else { 1.0 }
+        usual
+            * if stalled {
+                1.5 + 1.5 * self.unit()
+            } else {
+                1.0
+            }
     }
 }
 
@@ -69,7 +74,11 @@ impl Curve {
     }
 
     fn steps(&self, depth: usize) -> f64 {
-        if depth == 0 { 1.0 } else { self.cycles[depth - 1] }
+        if depth == 0 {
+            1.0
+        } else {
+            self.cycles[depth - 1]
+        }
     }
 
     /// Steps a token at a depth, on average.
@@ -244,7 +253,7 @@ fn it_settles_on_a_depth_that_is_about_the_best() {
 
 #[test]
 fn without_noise_in_the_times_a_clear_best_depth_is_found_and_kept() {
-    // Every draft up to the second is right, none after: depth 2 is the best by far.
+    // Drafts up to the best depth are always right, none after.
     const CYCLES: &[f64] = &[1.2, 1.4, 1.6, 1.8];
     for best in 1..=4 {
         let mut controller = DepthController::adaptive(4, None);
@@ -483,8 +492,14 @@ fn a_fixed_depth_stays_and_is_counted() {
         parks: 0,
     };
     assert_eq!(controller.statistics(), &expected);
-    assert_eq!(DepthController::fixed(0).next(), Decision::Speculate { depth: 1 });
-    assert_eq!(DepthController::fixed(99).next(), Decision::Speculate { depth: 8 });
+    assert_eq!(
+        DepthController::fixed(0).next(),
+        Decision::Speculate { depth: 1 }
+    );
+    assert_eq!(
+        DepthController::fixed(99).next(),
+        Decision::Speculate { depth: 8 }
+    );
 }
 
 #[test]
