@@ -315,7 +315,7 @@ fn cooldowns_double_up_to_their_limit() {
     let curve = &LOSING[3];
     let mut noise = Noise::new(3);
     let mut cooldowns = Vec::new();
-    while cooldowns.len() < 5 {
+    for _ in 0..2000 {
         let parks = controller.statistics().parks;
         let slice = Curve {
             cycles: &curve.cycles[..2],
@@ -326,7 +326,7 @@ fn cooldowns_double_up_to_their_limit() {
             cooldowns.push(controller.parked_tokens());
         }
     }
-    assert_eq!(cooldowns, [32, 64, 128, 200, 200]);
+    assert_eq!(cooldowns[..5], [32, 64, 128, 200, 200]);
 }
 
 #[test]
