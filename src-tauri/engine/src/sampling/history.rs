@@ -18,6 +18,8 @@ pub(super) struct History {
     seen: Vec<Seen>,
     /// From a token to its place in `seen`. Only looked up, never walked: its order is arbitrary.
     places: HashMap<u32, usize>,
+    /// Drafted tokens that are counted until they are verified, oldest first: (token, whether it was not seen before).
+    drafted: Vec<(u32, bool)>,
     track_prompt: bool,
     track_generated: bool,
 }
@@ -39,11 +41,36 @@ impl History {
         history
     }
 
-    /// Counts a generated token.
+    /// Counts a generated token, after forgetting the drafted ones.
     pub(super) fn record(&mut self, token: u32) {
+        self.forget_drafted();
         if self.track_generated {
             let seen = self.entry(token);
             seen.generated = seen.generated.saturating_add(1);
+        }
+    }
+
+    /// Counts a drafted token until [`Self::forget_drafted`].
+    pub(super) fn record_drafted(&mut self, token: u32) {
+        if self.track_generated {
+            let known = self.seen.len();
+            let seen = self.entry(token);
+            seen.generated = seen.generated.saturating_add(1);
+            self.drafted.push((token, self.seen.len() > known));
+        }
+    }
+
+    /// Takes every drafted token out again.
+    pub(super) fn forget_drafted(&mut self) {
+        // The latest first, so that a token which is not seen any more is the last of `seen`.
+        while let Some((token, new)) = self.drafted.pop() {
+            if new {
+                self.seen.pop();
+                self.places.remove(&token);
+            } else {
+                let seen = self.entry(token);
+                seen.generated = seen.generated.saturating_sub(1);
+            }
         }
     }
 
@@ -73,10 +100,21 @@ impl History {
         &self,
         logits: &mut [f32],
         params: &SamplingParams,
+        changed: impl FnMut(u32, f32),
+    ) {
+        self.edit_at(logits, params, |token| Some(token as usize), changed);
+    }
+
+    /// [`Self::edit`] of a row that may hold other tokens than the first ones: `place` says where a token's logit is.
+    pub(super) fn edit_at(
+        &self,
+        logits: &mut [f32],
+        params: &SamplingParams,
+        place: impl Fn(u32) -> Option<usize>,
         mut changed: impl FnMut(u32, f32),
     ) {
         let mut change = |token: u32, new: &dyn Fn(f32) -> f32| {
-            if let Some(logit) = logits.get_mut(token as usize) {
+            if let Some(logit) = place(token).and_then(|place| logits.get_mut(place)) {
                 changed(token, *logit);
                 if logit.is_finite() {
                     // A finite logit stays finite: overflow would make the token impossible or certain.
@@ -196,6 +234,45 @@ mod tests {
         let mut history = History::new(&params, &[1, 2, 3]);
         history.record(4);
         assert!(history.seen.is_empty() && !history.edits_anything(&params));
+    }
+
+    #[test]
+    fn forgotten_drafts_leave_no_trace() {
+        let params = SamplingParams {
+            repetition_penalty: 2.0,
+            frequency_penalty: 0.5,
+            ..Default::default()
+        };
+        let row = [4.0, 4.0, 4.0, 4.0];
+        let mut history = History::new(&params, &[0]);
+        history.record(1);
+        let before = edited(&history, &params, &row);
+        for token in [2, 1, 2, 0, 3, 2] {
+            history.record_drafted(token);
+        }
+        assert_eq!(edited(&history, &params, &row), [1.5, 1.0, 0.5, 1.5]);
+        history.forget_drafted();
+        assert_eq!(edited(&history, &params, &row), before);
+        assert_eq!((history.seen.len(), history.places.len()), (2, 2));
+
+        history.record_drafted(3);
+        history.record(2);
+        assert_eq!(edited(&history, &params, &row), [2.0, 1.5, 1.5, 4.0]);
+    }
+
+    #[test]
+    fn a_row_of_other_tokens_is_edited_where_they_are() {
+        let params = SamplingParams {
+            logit_bias: vec![(7, 1.0), (5, 9.0)],
+            repetition_penalty: 2.0,
+            ..Default::default()
+        };
+        let history = History::new(&params, &[3, 5]);
+        let tokens = [1_u32, 3, 7];
+        let mut row = [8.0, 8.0, 8.0];
+        let place = |token: u32| tokens.binary_search(&token).ok();
+        history.edit_at(&mut row, &params, place, |_, _| {});
+        assert_eq!(row, [8.0, 4.0, 9.0]);
     }
 
     #[test]

@@ -103,6 +103,23 @@ impl Sampler {
         self.rng.seed()
     }
 
+    /// The tokens of the vocabulary, which is the length of a row of logits.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// Whether every choice is the plain argmax of the model's row (the lowest token among equals), so that rows of logits need not
+    /// be looked at: greedy, with no bias, no penalty and no log-probabilities.
+    pub fn takes_argmax(&self) -> bool {
+        let params = &self.params;
+        params.is_greedy()
+            && params.logprobs.is_none()
+            && params.logit_bias.is_empty()
+            && params.repetition_penalty == 1.0
+            && params.presence_penalty == 0.0
+            && params.frequency_penalty == 0.0
+    }
+
     /// Chooses a token and records it in the history. `logits` (one per token of the vocabulary) are edited in place.
     ///
     /// # Errors
@@ -184,6 +201,70 @@ impl Sampler {
         self.history.record(token);
     }
 
+    /// Proposes a token from a draft's `logits`, under the same biases, penalties, filters and temperature as the model's own rows.
+    ///
+    /// `tokens` are the ids that the row's logits belong to, ascending; `None` for a row over the whole vocabulary. `q`
+    /// becomes the distribution that the token was drawn from, which its verification needs. Greedy takes the argmax and draws nothing;
+    /// otherwise one random number is used up. Penalties count the token in the drafts that follow it, until
+    /// [`Self::forget_drafts`] or any other call that looks at a row or records a token.
+    ///
+    /// # Errors
+    /// See [`SampleError`], whose lengths are those of the row and of `tokens`; nothing is proposed then.
+    pub fn draft(
+        &mut self,
+        tokens: Option<&[u32]>,
+        logits: &mut [f32],
+        q: &mut FilteredDistribution,
+    ) -> Result<u32, SampleError> {
+        let token_at = |place: u32| tokens.map_or(place, |tokens| tokens[place as usize]);
+        let expected = tokens.map_or(self.vocab, <[u32]>::len);
+        let mut max = check_row(logits, expected).map_err(|error| match error {
+            SampleError::NotANumber { token } => SampleError::NotANumber {
+                token: token_at(token),
+            },
+            other => other,
+        })?;
+        if self.history.edits_anything(&self.params) {
+            let place = |token: u32| match tokens {
+                Some(tokens) => tokens.binary_search(&token).ok(),
+                None => Some(token as usize),
+            };
+            self.history.edit_at(logits, &self.params, place, |_, _| {});
+            max = maximum(logits).0;
+        }
+        let drafted = if self.params.is_greedy() {
+            let token = token_at(greedy(logits, max)?);
+            q.set_certain(token);
+            token
+        } else {
+            if self.params.is_filtered(logits.len()) {
+                self.filter
+                    .apply(logits, max, &self.params, &mut self.weights);
+                let kept = self.filter.kept.iter();
+                q.set(
+                    kept.map(|&(place, weight)| (token_at(place), weight)),
+                    self.filter.total,
+                );
+            } else {
+                self.weights.compute(logits, max, self.params.temperature);
+                let weights = (0..).zip(self.weights.values.iter().copied());
+                let possible = weights.filter(|entry| entry.1 > 0.0);
+                q.set(
+                    possible.map(|(place, weight)| (token_at(place), weight)),
+                    self.weights.total,
+                );
+            }
+            self.draw(q).ok_or(SampleError::NoCandidate)?
+        };
+        self.history.record_drafted(drafted);
+        Ok(drafted)
+    }
+
+    /// Penalties no longer count the tokens of [`Self::draft`].
+    pub fn forget_drafts(&mut self) {
+        self.history.forget_drafted();
+    }
+
     /// A uniform random number in [0, 1), for the acceptance test of speculative decoding.
     pub fn uniform(&mut self) -> f32 {
         self.rng.uniform_f32()
@@ -198,26 +279,8 @@ impl Sampler {
 
     /// Checks a row, notes what log-probabilities need, applies biases and penalties. Returns the largest logit, finite.
     fn prepare(&mut self, logits: &mut [f32]) -> Result<f32, SampleError> {
-        if logits.len() != self.vocab {
-            return Err(SampleError::WrongLength {
-                expected: self.vocab,
-                found: logits.len(),
-            });
-        }
-        let (mut max, nan) = maximum(logits);
-        if nan {
-            let token = logits.iter().position(|logit| logit.is_nan()).unwrap_or(0) as u32;
-            return Err(SampleError::NotANumber { token });
-        }
-        if max == f32::NEG_INFINITY {
-            return Err(SampleError::NoCandidate);
-        }
-        if max == f32::INFINITY {
-            max = f32::MAX;
-            for logit in logits.iter_mut() {
-                *logit = logit.min(max);
-            }
-        }
+        let mut max = check_row(logits, self.vocab)?;
+        self.history.forget_drafted();
         if let Some(top) = self.params.logprobs {
             self.raw.read(logits, max, top);
         }
@@ -238,6 +301,31 @@ impl Sampler {
         }
         Ok(max)
     }
+}
+
+/// Checks a row and makes `+inf` the largest finite value. Returns the largest logit, finite.
+fn check_row(logits: &mut [f32], expected: usize) -> Result<f32, SampleError> {
+    if logits.len() != expected {
+        return Err(SampleError::WrongLength {
+            expected,
+            found: logits.len(),
+        });
+    }
+    let (mut max, nan) = maximum(logits);
+    if nan {
+        let token = logits.iter().position(|logit| logit.is_nan()).unwrap_or(0) as u32;
+        return Err(SampleError::NotANumber { token });
+    }
+    if max == f32::NEG_INFINITY {
+        return Err(SampleError::NoCandidate);
+    }
+    if max == f32::INFINITY {
+        max = f32::MAX;
+        for logit in logits.iter_mut() {
+            *logit = logit.min(max);
+        }
+    }
+    Ok(max)
 }
 
 /// The lowest token with the largest logit.
