@@ -63,8 +63,8 @@ def serve(binary, model_dir, tmp_path_factory):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("HEADSTART_", "XDG_"))}
         env["HOME"] = str(home)
         log = (home / "log").open("wb")
-        command = [binary, "serve", "--port", "0", "--device", "cpu", "--model-dir", model_dir, *arguments]
-        server = subprocess.Popen(command, cwd=home, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+        command = [binary, "serve", "--port", "0", "--device", "cpu", "--exit-with-stdin", "--model-dir", model_dir, *arguments]
+        server = subprocess.Popen(command, cwd=home, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         try:
             line = server.stdout.readline().decode()
             assert "http://" in line, (home / "log").read_text()
@@ -74,6 +74,7 @@ def serve(binary, model_dir, tmp_path_factory):
         finally:
             server.kill()
             server.wait()
+            server.stdin.close()
             server.stdout.close()
             log.close()
 

@@ -4,7 +4,7 @@ use std::{
     io::{BufRead, BufReader},
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, Output, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio},
     sync::OnceLock,
 };
 
@@ -162,6 +162,8 @@ pub struct Server {
     child: Child,
     address: SocketAddr,
     home: Home,
+    // Held open: the server ends with it, and so with this process, even one that is killed.
+    input: Option<ChildStdin>,
     // Held open: a server that cannot print must not be what is tested.
     _output: BufReader<ChildStdout>,
 }
@@ -183,6 +185,7 @@ impl Server {
         let mut command = home.command();
         command
             .args(["serve", "--port", "0", "--device", "cpu", "--verbose"])
+            .arg("--exit-with-stdin")
             .arg("--settings")
             .arg(&settings);
         for folder in &setup.model_dirs {
@@ -190,13 +193,15 @@ impl Server {
         }
         command
             .args(&setup.arguments)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log);
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => panic!("{}: {error}", binary().display()),
         };
+        // `Child::wait` would close it.
+        let input = child.stdin.take();
         let Some(output) = child.stdout.take() else {
             panic!("the server has no output");
         };
@@ -212,6 +217,7 @@ impl Server {
                 child,
                 address,
                 home,
+                input,
                 _output: output,
             },
             (read, _) => {
@@ -243,6 +249,11 @@ impl Server {
     /// The process.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Closes its standard input, as the end of this process would.
+    pub fn close_input(&mut self) {
+        self.input = None;
     }
 
     /// Waits until the process ends by itself; the exit code.

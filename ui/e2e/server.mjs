@@ -17,7 +17,7 @@ export async function startServer(binary, args) {
   const env = { ...process.env, HOME: home, XDG_DATA_HOME: home, XDG_CONFIG_HOME: home, XDG_CACHE_HOME: home }
   delete env.HEADSTART_API_KEY
   delete env.HEADSTART_SETTINGS
-  const child = spawn(binary, ['serve', '--port', '0', ...args], { stdio: ['ignore', 'pipe', 'pipe'], env })
+  const child = spawn(binary, ['serve', '--port', '0', '--exit-with-stdin', ...args], { stdio: 'pipe', env })
   let log = ''
   const exited = new Promise((resolve) => {
     child.once('error', (error) => resolve((log += `${error}\n`)))

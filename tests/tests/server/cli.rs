@@ -351,6 +351,17 @@ fn an_occupied_port_is_explained() {
     );
 }
 
+/// A test that is killed must leave no server behind: all servers of these tests are started with `--exit-with-stdin`.
+#[test]
+fn the_server_ends_when_its_input_is_closed() {
+    let mut lab = Lab::start(|setup| setup);
+    let client = lab.client();
+    client.get("/health").ok();
+    lab.server.close_input();
+    assert_eq!(lab.server.wait(), Some(0));
+    assert!(!lab.server.log().contains("panicked"));
+}
+
 #[cfg(unix)]
 #[test]
 fn the_server_ends_when_asked_to() {

@@ -124,7 +124,7 @@ fn wrong_values_are_named_by_their_path() {
     let lab = Lab::shared();
     let client = lab.client();
     let completion = json!({"model": TINY, "prompt": "x", "max_tokens": 1});
-    let cases: [(&str, Value, &str); 22] = [
+    let cases: [(&str, Value, &str); 24] = [
         (CHAT, json!({"temperature": "hot"}), "temperature"),
         (CHAT, json!({"temperature": -0.5}), "temperature"),
         (CHAT, json!({"top_p": 1.5}), "top_p"),
@@ -167,6 +167,8 @@ fn wrong_values_are_named_by_their_path() {
         (CHAT, json!({"tool_choice": "required"}), "tool_choice"),
         (COMPLETIONS, json!({"prompt": {"text": "x"}}), "prompt"),
         (COMPLETIONS, json!({"suffix": "end"}), "suffix"),
+        (COMPLETIONS, json!({"logprobs": true}), "logprobs"),
+        (COMPLETIONS, json!({"logprobs": 21}), "logprobs"),
     ];
     for (path, change, name) in cases {
         let base = if path == CHAT {
@@ -178,6 +180,10 @@ fn wrong_values_are_named_by_their_path() {
         let message = reply.error(400);
         assert_eq!(param(&reply), name, "{change}: {message}");
         assert!(message.len() < 400, "{message}");
+        // What is expected is said in JSON's words.
+        for word in ["usize", "i64", "f32", "struct", "sequence"] {
+            assert!(!message.contains(word), "{message}");
+        }
     }
     let message = client
         .post(
@@ -206,8 +212,8 @@ fn streams_refuse_the_same_as_whole_replies() {
                 json!({"prompt": [1, 4_000_000_000_u32]}),
                 "prompt",
             ),
-            (COMPLETIONS, json!({"prompt": ""}), ""),
-            (COMPLETIONS, json!({"prompt": []}), ""),
+            (COMPLETIONS, json!({"prompt": ""}), "prompt"),
+            (COMPLETIONS, json!({"prompt": []}), "prompt"),
             (CHAT, json!({"temperature": 1e300}), "temperature"),
         ] {
             let base = if path == CHAT {

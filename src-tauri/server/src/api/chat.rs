@@ -9,7 +9,7 @@ use super::{
     error::ApiError,
     extract::RawBody,
     logprobs,
-    params::GenerationParams,
+    params::{GenerationParams, TopLogprobs},
     reply::{Job, Shape, reply},
 };
 use crate::{conversation::Conversation, state::AppState};
@@ -20,7 +20,7 @@ struct ChatRequest {
     model: String,
     tool_choice: Option<Value>,
     logprobs: Option<bool>,
-    top_logprobs: Option<usize>,
+    top_logprobs: Option<TopLogprobs>,
 }
 
 impl ChatRequest {
@@ -41,8 +41,8 @@ impl ChatRequest {
 
     fn wanted_logprobs(&self) -> Result<Option<usize>, ApiError> {
         match (self.logprobs.unwrap_or(false), self.top_logprobs) {
-            (true, top) => Ok(Some(top.unwrap_or(0))),
-            (false, None | Some(0)) => Ok(None),
+            (true, top) => Ok(Some(top.map_or(0, |top| top.0))),
+            (false, None | Some(TopLogprobs(0))) => Ok(None),
             (false, Some(_)) => Err(ApiError::bad_field(
                 "top_logprobs",
                 "top_logprobs needs \"logprobs\": true.",

@@ -9,7 +9,7 @@ use super::{
     error::ApiError,
     extract::RawBody,
     logprobs::LegacyLogprobs,
-    params::GenerationParams,
+    params::{GenerationParams, TopLogprobs},
     reply::{Job, Shape, reply},
 };
 use crate::state::AppState;
@@ -20,7 +20,7 @@ struct CompletionRequest {
     prompt: Prompt,
     echo: Option<bool>,
     suffix: Option<String>,
-    logprobs: Option<usize>,
+    logprobs: Option<TopLogprobs>,
 }
 
 /// The forms that OpenAI's API allows, of which one prompt a request is taken.
@@ -98,13 +98,16 @@ pub(super) async fn completions(
             (tokens, echoed)
         }
     };
+    if prompt_tokens.is_empty() {
+        return Err(ApiError::bad_field("prompt", "The prompt is empty."));
+    }
     let job = Job::new(
         &state,
         &entry,
         &model,
         &params,
         prompt_tokens,
-        completion.logprobs,
+        completion.logprobs.map(|top| top.0),
         body.arrived,
     )?;
     let echoed = echoed.unwrap_or_default();

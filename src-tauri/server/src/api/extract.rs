@@ -75,6 +75,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
             let what = text
                 .rsplit_once(" at line ")
                 .map_or(text.as_str(), |(what, _)| what);
+            let what = in_json_words(what);
             if path == "." {
                 ApiError::bad_request(format!("The request is wrong: {what}."))
             } else {
@@ -88,6 +89,28 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
         ApiError::bad_request(format!("The request body is not valid JSON: {error}."))
     })?;
     Ok(value)
+}
+
+/// The deserializer names what it expected by its Rust type; clients know JSON's.
+fn in_json_words(what: &str) -> String {
+    let Some((found, expected)) = what.rsplit_once(", expected ") else {
+        return what.to_string();
+    };
+    let expected = match expected {
+        "i8" | "i16" | "i32" | "i64" | "isize" => "an integer",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "an integer of 0 or more",
+        "f32" | "f64" => "a number",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        other if other.starts_with("struct ") => "an object",
+        other => other,
+    };
+    let found = match found {
+        "invalid type: map" => "invalid type: object",
+        "invalid type: sequence" => "invalid type: list",
+        other => other,
+    };
+    format!("{found}, expected {expected}")
 }
 
 #[cfg(test)]
@@ -129,6 +152,24 @@ mod tests {
         assert!(message("{\"model\": \"a\"} trailing").contains("trailing"));
         assert!(message(" [1]").contains("must be a JSON object"));
         assert!(message("3").contains("wrong"));
+        for (options, expected) in [
+            (
+                "{\"top_k\": true}",
+                "boolean `true`, expected an integer of 0 or more",
+            ),
+            (
+                "{\"top_k\": -1}",
+                "integer `-1`, expected an integer of 0 or more",
+            ),
+            (
+                "{\"top_k\": {}}",
+                "object, expected an integer of 0 or more",
+            ),
+            ("7", "integer `7`, expected an object"),
+        ] {
+            let message = message(&format!("{{\"model\": \"a\", \"options\": {options}}}"));
+            assert!(message.contains(expected), "{message}");
+        }
         assert!(message("\u{feff}{}").contains("JSON"));
         let deep = format!("{{\"x\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
         // Unknown fields are skipped without recursion.

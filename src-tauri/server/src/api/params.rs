@@ -1,9 +1,9 @@
 //! The parameters that both generation endpoints take, resolved once: request, then the model's own defaults, then ours.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use headstart_engine::sampling::SamplingParams;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 use serde_json::Number;
 
 use super::error::ApiError;
@@ -11,6 +11,34 @@ use crate::defaults::SamplingDefaults;
 
 /// The most alternatives that are reported beside a token.
 const MAX_TOP_LOGPROBS: usize = 20;
+
+/// How many alternatives are reported beside a token: a number from 0 to [`MAX_TOP_LOGPROBS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TopLogprobs(pub(super) usize);
+
+impl<'de> Deserialize<'de> for TopLogprobs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl de::Visitor<'_> for Visitor {
+            type Value = TopLogprobs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "an integer from 0 to {MAX_TOP_LOGPROBS}")
+            }
+
+            fn visit_u64<E: de::Error>(self, count: u64) -> Result<TopLogprobs, E> {
+                usize::try_from(count)
+                    .ok()
+                    .filter(|count| *count <= MAX_TOP_LOGPROBS)
+                    .map(TopLogprobs)
+                    .ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(count), &self))
+            }
+        }
+
+        deserializer.deserialize_u64(Visitor)
+    }
+}
 
 /// Parameters as clients send them; all optional, unknown ones ignored.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -157,12 +185,6 @@ impl GenerationParams {
             })?,
             None => defaults.top_k,
         };
-        if logprobs.is_some_and(|n| n > MAX_TOP_LOGPROBS) {
-            return Err(ApiError::bad_field(
-                "top_logprobs",
-                format!("At most {MAX_TOP_LOGPROBS} alternatives are reported."),
-            ));
-        }
         let params = SamplingParams {
             temperature: self.temperature.unwrap_or(defaults.temperature),
             top_k,

@@ -87,6 +87,9 @@ struct ServeArgs {
     /// Seconds between two signs of life.
     #[arg(long, value_name = "SECONDS")]
     keep_alive_seconds: Option<u64>,
+    /// End when standard input is closed: for a program that starts this server and must not leave it behind, however it ends itself.
+    #[arg(long)]
+    exit_with_stdin: bool,
 }
 
 /// A failure for the terminal.

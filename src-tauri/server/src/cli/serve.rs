@@ -1,6 +1,8 @@
 //! `headstart serve`.
 
-use std::io::Write;
+use std::io::{Read, Write};
+
+use tokio::sync::oneshot;
 
 use super::{Failure, ServeArgs};
 use crate::serve::{ServeOptions, model_folders, start};
@@ -42,10 +44,36 @@ pub(super) fn serve(mut options: ServeOptions, args: ServeArgs) -> Result<(), Fa
         tokio::select! {
             () = server.wait() => return Err(Failure("the server ended by itself; the log says why".into())),
             () = asked_to_end() => {}
+            () = input_closed(args.exit_with_stdin) => {}
         }
         server.shutdown().await;
         Ok(())
     })
+}
+
+/// Waits until standard input is closed; for ever when that is not `wanted`.
+async fn input_closed(wanted: bool) {
+    if wanted {
+        let (closed, wait) = oneshot::channel::<()>();
+        // A thread of our own: the runtime would wait for its end, and a read cannot be cancelled.
+        let thread = std::thread::Builder::new().spawn(move || {
+            let mut input = std::io::stdin().lock();
+            let mut ignored = [0; 1024];
+            // An input that cannot be read is as good as closed.
+            while input.read(&mut ignored).is_ok_and(|count| count > 0) {}
+            drop(closed);
+        });
+        match thread {
+            // The sender sends nothing: it is dropped when the input ends.
+            Ok(_) => _ = wait.await,
+            Err(error) => {
+                tracing::warn!(%error, "standard input is not watched");
+                std::future::pending().await
+            }
+        }
+    } else {
+        std::future::pending().await
+    }
 }
 
 /// Waits for Ctrl-C or SIGTERM.
