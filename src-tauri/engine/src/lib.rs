@@ -11,6 +11,7 @@ pub mod error;
 pub mod gguf;
 pub mod layers;
 pub mod models;
+pub mod mtp;
 pub mod positions;
 pub mod quantize;
 pub mod request;

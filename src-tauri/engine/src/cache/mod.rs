@@ -7,5 +7,5 @@ mod sequence;
 
 pub use attention::{AttentionCache, AttentionCacheSpec, AttentionSnapshot};
 pub use layer::{LayerCache, LayerCacheSpec, LayerSnapshot};
-pub use recurrent::{RecurrentCache, RecurrentState};
+pub use recurrent::{RecurrentCache, RecurrentPass, RecurrentState};
 pub use sequence::{CacheError, CachedPositions, SequenceCache, SequenceSnapshot};

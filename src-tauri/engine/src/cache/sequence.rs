@@ -1,5 +1,7 @@
 //! All layers of one sequence, with the positions of the cached tokens.
 
+mod rollback;
+
 use super::{LayerCache, LayerCacheSpec, LayerSnapshot};
 use crate::{error::short_message, positions::Positions};
 
@@ -48,6 +50,9 @@ pub enum CacheError {
     /// A recurrent layer cannot forget a part of its tokens.
     #[error("a cache with recurrent layers cannot be trimmed; restore a snapshot instead")]
     NotTrimmable,
+    /// A part of the last forward pass cannot be taken back.
+    #[error("the last forward pass cannot be rolled back: {0}")]
+    NotReplayable(String),
     /// The device failed.
     #[error("{0}")]
     Device(String),
@@ -66,6 +71,8 @@ pub struct SequenceCache {
     layers: Vec<LayerCache>,
     positions: CachedPositions,
     next_position: u32,
+    /// Tokens of the last forward pass, while nothing else has changed the cache since.
+    last_pass: usize,
 }
 
 /// A deep copy of a whole sequence: all layers or none.
@@ -83,6 +90,7 @@ impl SequenceCache {
             layers: specs.into_iter().map(LayerCache::new).collect(),
             positions: CachedPositions::default(),
             next_position: 0,
+            last_pass: 0,
         }
     }
 
@@ -123,6 +131,11 @@ impl SequenceCache {
     /// Positions of the cached tokens.
     pub fn positions(&self) -> &CachedPositions {
         &self.positions
+    }
+
+    /// The memory of every layer.
+    pub fn layers(&self) -> &[LayerCache] {
+        &self.layers
     }
 
     /// Bytes allocated.
@@ -166,6 +179,7 @@ impl SequenceCache {
         match pass(&mut self.layers, &self.positions) {
             Ok(value) => {
                 self.next_position = positions.next().unwrap_or(self.next_position);
+                self.last_pass = positions.len();
                 Ok(value)
             }
             Err(error) => {
@@ -192,6 +206,7 @@ impl SequenceCache {
         }
         self.positions.0.truncate(tokens);
         self.next_position = self.positions.0.last().map_or(0, |p| p + 1);
+        self.last_pass = 0;
         for layer in &mut self.layers {
             match layer {
                 LayerCache::Attention(cache) => cache.trim(tokens),
@@ -235,6 +250,7 @@ impl SequenceCache {
         }
         self.positions = snapshot.positions.clone();
         self.next_position = snapshot.next_position;
+        self.last_pass = 0;
         Ok(())
     }
 
@@ -245,6 +261,7 @@ impl SequenceCache {
         }
         self.positions.0.clear();
         self.next_position = 0;
+        self.last_pass = 0;
     }
 }
 

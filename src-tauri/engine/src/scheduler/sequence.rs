@@ -190,6 +190,7 @@ impl Sequence {
                 logits: LogitRows::None,
                 hidden: false,
                 queries: false,
+                replayable: false,
             };
             model.forward(input, &mut self.cache)?;
             self.prompt_eval += started.elapsed();
@@ -226,6 +227,7 @@ impl Sequence {
             logits: LogitRows::Last,
             hidden: false,
             queries: false,
+            replayable: false,
         };
         let logits = model.forward(input, &mut self.cache)?.logits()?;
         Ok(logits.flatten_all()?.to_vec1::<f32>()?)
