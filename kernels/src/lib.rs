@@ -10,6 +10,7 @@
 pub mod attention;
 pub mod causal_conv;
 mod cpu;
+pub mod dense;
 mod element;
 pub mod gated_delta;
 pub mod norm;
@@ -24,9 +25,14 @@ mod testing;
 pub use attention::{attention, attention_importance};
 pub use causal_conv::causal_conv1d_silu;
 pub use cpu::{CpuPath, in_pool, with_path};
+pub use dense::dense_matmul;
 pub use element::Element;
 pub use gated_delta::{decay_and_beta, gated_delta, gated_rms_norm, sigmoid_mul};
 pub use norm::{add_rms_norm, rms_norm};
 pub use quantized::{ActivationPrecision, AffineParams, GgufQuant, PackedMatrix};
 pub use rope::rope;
 pub use swiglu::{swiglu, swiglu_fused};
+
+/// On the CPU, a call of up to this many rows (one token and eight drafts) gives each row, bit for bit, what a call of its own would give:
+/// greedy decoding with speculation then equals decoding without.
+pub const EXACT_ROWS: usize = 9;

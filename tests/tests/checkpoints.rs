@@ -36,6 +36,7 @@ fn logits(folder: &Path, ids: &[u32]) -> Tensor {
         logits: LogitRows::All,
         hidden: false,
         queries: false,
+        replayable: false,
     };
     model
         .forward(input, &mut model.new_cache())

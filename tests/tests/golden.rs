@@ -46,6 +46,7 @@ fn forward(
         logits: LogitRows::All,
         hidden: false,
         queries: false,
+        replayable: false,
     };
     model.forward(input, cache).unwrap().logits().unwrap()
 }
@@ -276,6 +277,7 @@ fn wrong_input_is_refused_and_leaves_the_cache_alone() {
             logits: LogitRows::Last,
             hidden: false,
             queries: false,
+            replayable: false,
         };
         assert!(model.forward(input, &mut cache).is_err());
         assert_eq!((cache.token_count(), cache.next_position()), (Ok(5), 5));

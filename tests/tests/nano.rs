@@ -85,6 +85,7 @@ impl Loaded {
             logits,
             hidden: false,
             queries: false,
+            replayable: false,
         };
         self.model
             .forward(input, &mut self.model.new_cache())
@@ -106,6 +107,7 @@ impl Loaded {
                 logits: LogitRows::Last,
                 hidden: false,
                 queries: false,
+                replayable: false,
             };
             let row = self
                 .model
@@ -214,6 +216,7 @@ fn any_split_of_a_prompt_gives_the_same_logits() {
                 logits: LogitRows::Last,
                 hidden: false,
                 queries: false,
+                replayable: false,
             };
             last = whole.model.forward(input, &mut cache).unwrap().logits;
             start = end;

@@ -42,6 +42,7 @@ fn forced_logits(model: &dyn Model, ids: &[u32]) -> Tensor {
         logits: LogitRows::All,
         hidden: false,
         queries: false,
+        replayable: false,
     };
     model.forward(input, &mut cache).unwrap().logits().unwrap()
 }
@@ -227,6 +228,7 @@ fn greedy_continuations_equal_transformers() {
                     logits: LogitRows::Last,
                     hidden: false,
                     queries: false,
+                    replayable: false,
                 };
                 let row = model
                     .forward(input, &mut cache)

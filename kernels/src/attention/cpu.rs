@@ -1,14 +1,14 @@
-//! The two CPU kernels: up to 8 queries split over spans of keys, and more queries in tiles.
+//! The two CPU kernels: up to [`EXACT_ROWS`] queries split over spans of keys, and more queries in tiles.
 
 mod decode;
 mod prefill;
 
 use super::visible;
 use crate::simd::Simd;
-use crate::{CpuPath, Element};
+use crate::{CpuPath, EXACT_ROWS, Element};
 
 /// Calls of up to this many queries give each row what it would get alone.
-pub(super) const FEW_QUERIES: usize = 8;
+pub(super) const FEW_QUERIES: usize = EXACT_ROWS;
 
 /// Sizes and strides of one attention call, in elements.
 #[derive(Clone, Copy, Debug)]

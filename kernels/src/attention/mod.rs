@@ -26,7 +26,7 @@ pub use importance::attention_importance;
 /// Key `j` is visible to query `i` if `k_positions[j] <= q_positions[i]` and, with a window,
 /// `q_positions[i] - k_positions[j] < window`. A query that sees no key gets zeros. Gives `[Tq, H * D]` in q's dtype.
 ///
-/// On the CPU a call of up to 8 queries gives each of them, bit for bit, what a call of its own would give.
+/// On the CPU a call of up to [`crate::EXACT_ROWS`] queries gives each of them, bit for bit, what a call of its own would give.
 ///
 /// # Errors
 /// If shapes, dtypes or position counts do not fit, positions of keys descend, or the dtype is none of f32, f16, bf16.

@@ -12,7 +12,7 @@ use crate::simd::{Simd, dispatch};
 use crate::{CpuPath, Element};
 
 /// Calls of up to this many tokens give each row what it would get alone.
-pub const STEP_TOKENS: usize = 8;
+pub const STEP_TOKENS: usize = crate::EXACT_ROWS;
 /// State elements by tokens that are worth a task of their own.
 const TASK: usize = 1 << 15;
 

@@ -3,6 +3,7 @@
 use candle_core::DType;
 use half::{bf16, f16};
 
+use super::codes::QUAD;
 use super::{BLOCK, TILE};
 
 /// Element type of stored scales.
@@ -91,5 +92,33 @@ impl Format {
     /// The codes of block `block` of a record.
     pub(crate) fn codes_of<'a>(&self, record: &'a [u8], block: usize) -> &'a [u8] {
         &record[self.header_bytes() + block * self.block_bytes()..][..self.block_bytes()]
+    }
+
+    /// Bytes a column has in each of the header's entries, in their order.
+    fn entries(&self) -> impl Iterator<Item = usize> {
+        let (large, small) = match self.scales {
+            Scales::Symmetric { .. } => (vec![2], 0),
+            Scales::Affine { ty, .. } => (vec![ty.bytes(); 2], 0),
+            Scales::Super => (vec![2; 2], 2 * self.blocks),
+            Scales::Halves { .. } => (vec![2], 2 * self.blocks),
+        };
+        large.into_iter().chain(std::iter::repeat_n(1, small))
+    }
+
+    /// Copies one column of a record to one of another: in every vector of codes a column has 4 neighbouring bytes.
+    pub(crate) fn copy_column(
+        &self,
+        (from, source): (&[u8], usize),
+        (to, target): (&mut [u8], usize),
+    ) {
+        let mut at = 0;
+        let codes = (self.record_bytes() - self.header_bytes()) / QUAD;
+        for size in self
+            .entries()
+            .chain(std::iter::repeat_n(QUAD / TILE, codes))
+        {
+            to[at + target * size..][..size].copy_from_slice(&from[at + source * size..][..size]);
+            at += TILE * size;
+        }
     }
 }

@@ -163,6 +163,35 @@ impl PackedMatrix {
         })
     }
 
+    /// The matrix of the rows `ids`, in their order and as they are stored: its products are, bit for bit, those rows' products.
+    ///
+    /// # Errors
+    /// If an id is not below `N`.
+    pub fn select_rows(&self, ids: &[u32]) -> Result<Self> {
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= self.n) {
+            candle_core::bail!("row {id} was asked of a matrix of {} rows", self.n);
+        }
+        let (groups, bytes) = (self.groups(), self.format.record_bytes());
+        let mut data = vec![0; ids.len().div_ceil(TILE) * groups * bytes];
+        for (tile, ids) in ids.chunks(TILE).enumerate() {
+            for (column, id) in ids.iter().enumerate() {
+                let (from_tile, from_column) = (*id as usize / TILE, *id as usize % TILE);
+                for group in 0..groups {
+                    let to = &mut data[(tile * groups + group) * bytes..][..bytes];
+                    let from = self.record(from_tile, group);
+                    self.format.copy_column((from, from_column), (to, column));
+                }
+            }
+        }
+        Ok(Self {
+            n: ids.len(),
+            k: self.k,
+            format: self.format,
+            precision: self.precision,
+            data,
+        })
+    }
+
     /// Row `row` of the weights, widened for a reader who wants `dtype`.
     fn dequantize_row(&self, row: usize, dtype: DType, out: &mut [f32]) {
         let (tile, column) = (row / TILE, row % TILE);

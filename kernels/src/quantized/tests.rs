@@ -541,3 +541,28 @@ fn affine_weights_are_what_mlx_says() {
         }
     }
 }
+
+#[test]
+fn selected_rows_are_the_rows_themselves() {
+    for (name, packed, _) in every_matrix(37, 8) {
+        let ids = [
+            36u32, 0, 5, 5, 17, 31, 16, 15, 1, 2, 3, 4, 6, 7, 8, 9, 33, 20, 21,
+        ];
+        let selected = packed.select_rows(&ids).unwrap();
+        assert_eq!((selected.n(), selected.k()), (ids.len(), packed.k()));
+        let x = values(2 * packed.k(), 9);
+        on_every_path(|path| {
+            let (mut all, mut some) = (vec![0f32; 2 * 37], vec![0f32; 2 * ids.len()]);
+            packed.matmul(&x, 2, &mut all).unwrap();
+            selected.matmul(&x, 2, &mut some).unwrap();
+            for (i, id) in ids.iter().enumerate() {
+                for row in 0..2 {
+                    let (have, want) = (some[row * ids.len() + i], all[row * 37 + *id as usize]);
+                    assert_eq!(have.to_bits(), want.to_bits(), "{path}, {name}, row {id}");
+                }
+            }
+        });
+        assert!(packed.select_rows(&[37]).is_err());
+        assert_eq!(packed.select_rows(&[]).unwrap().n(), 0);
+    }
+}

@@ -49,6 +49,21 @@ impl Positions {
         Ok(self)
     }
 
+    /// The positions of some of the tokens. A range past the end gives what there is.
+    pub fn part(&self, tokens: std::ops::Range<usize>) -> Self {
+        let cut = |row: &[u32]| {
+            let end = tokens.end.min(row.len());
+            row[tokens.start.min(end)..end].to_vec()
+        };
+        Self {
+            order: cut(&self.order),
+            mrope: self
+                .mrope
+                .as_ref()
+                .map(|rows| [0, 1, 2].map(|i| cut(&rows[i]))),
+        }
+    }
+
     /// Rotary positions in row `axis`: 0 temporal, 1 height, 2 width.
     pub fn rotary_row(&self, axis: usize) -> &[u32] {
         match &self.mrope {

@@ -114,6 +114,23 @@ impl LayerCache {
         }
     }
 
+    /// What this layer is once only `keep` of the last pass' `rows` rows count, when that takes more than cutting off rows. The layer
+    /// is not changed.
+    pub(super) fn replayed(
+        &self,
+        keep: usize,
+        rows: usize,
+    ) -> Result<Option<RecurrentCache>, String> {
+        match self {
+            Self::Attention(_) => Ok(None),
+            Self::Recurrent(cache) if cache.replayable_rows() == Some(rows) => cache
+                .replayed(keep)
+                .map(Some)
+                .map_err(|error| crate::error::short_message(&error)),
+            Self::Recurrent(_) => Err("the last pass was not to be replayable".into()),
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         match self {
             Self::Attention(cache) => cache.trim(0),
@@ -124,7 +141,7 @@ impl LayerCache {
     pub(super) fn snapshot(&self) -> candle_core::Result<LayerSnapshot> {
         Ok(match self {
             Self::Attention(cache) => LayerSnapshot::Attention(cache.snapshot()?),
-            Self::Recurrent(cache) => LayerSnapshot::Recurrent(cache.clone()),
+            Self::Recurrent(cache) => LayerSnapshot::Recurrent(cache.without_replay()),
         })
     }
 

@@ -11,7 +11,7 @@ pub use layer::{LayerCache, LayerCacheSpec, LayerSnapshot};
 pub use prefix::{
     BLOCK_TOKENS, PrefixCache, PrefixHit, PrefixRoot, PrefixStatistics, PrefixWriter,
 };
-pub use recurrent::{RecurrentCache, RecurrentState};
+pub use recurrent::{RecurrentCache, RecurrentPass, RecurrentState};
 pub use sequence::{
     CacheError, CachedPositions, RecurrentStates, SequenceCache, SequenceMark, SequenceSnapshot,
     SharedRows,

@@ -1,5 +1,7 @@
 //! All layers of one sequence, with the positions of the cached tokens.
 
+mod rollback;
+
 use candle_core::Tensor;
 
 use super::{AttentionCache, LayerCache, LayerCacheSpec, LayerSnapshot, RecurrentCache};
@@ -53,6 +55,9 @@ pub enum CacheError {
     /// A sparse cache must not be published: its tokens would stand for others.
     #[error("a sparse cache cannot be shared")]
     Sparse,
+    /// A part of the last forward pass cannot be taken back.
+    #[error("the last forward pass cannot be rolled back: {0}")]
+    NotReplayable(String),
     /// The device failed.
     #[error("{0}")]
     Device(String),
@@ -71,6 +76,8 @@ pub struct SequenceCache {
     layers: Vec<LayerCache>,
     positions: CachedPositions,
     next_position: u32,
+    /// Tokens of the last forward pass, while nothing else has changed the cache since.
+    last_pass: usize,
 }
 
 /// A deep copy of a whole sequence: all layers or none.
@@ -155,6 +162,7 @@ impl SequenceCache {
             layers: specs.into_iter().map(LayerCache::new).collect(),
             positions: CachedPositions::default(),
             next_position: 0,
+            last_pass: 0,
         }
     }
 
@@ -195,6 +203,11 @@ impl SequenceCache {
     /// Positions of the cached tokens.
     pub fn positions(&self) -> &CachedPositions {
         &self.positions
+    }
+
+    /// The memory of every layer.
+    pub fn layers(&self) -> &[LayerCache] {
+        &self.layers
     }
 
     /// Bytes allocated.
@@ -238,6 +251,7 @@ impl SequenceCache {
         match pass(&mut self.layers, &self.positions) {
             Ok(value) => {
                 self.next_position = positions.next().unwrap_or(self.next_position);
+                self.last_pass = positions.len();
                 Ok(value)
             }
             Err(error) => {
@@ -264,6 +278,7 @@ impl SequenceCache {
         }
         self.positions.0.truncate(tokens);
         self.next_position = self.positions.0.last().map_or(0, |p| p + 1);
+        self.last_pass = 0;
         for layer in &mut self.layers {
             match layer {
                 LayerCache::Attention(cache) => cache.trim(tokens),
@@ -331,6 +346,7 @@ impl SequenceCache {
         }
         self.positions.0.truncate(mark.rows);
         self.next_position = mark.next_position;
+        self.last_pass = 0;
         Ok(())
     }
 
@@ -512,6 +528,7 @@ impl SequenceCache {
         }
         self.positions = snapshot.positions.clone();
         self.next_position = snapshot.next_position;
+        self.last_pass = 0;
         Ok(())
     }
 
@@ -522,6 +539,7 @@ impl SequenceCache {
         }
         self.positions.0.clear();
         self.next_position = 0;
+        self.last_pass = 0;
     }
 }
 

@@ -132,20 +132,11 @@ impl Attention {
     ) -> Result<Tensor> {
         let tokens = x.dim(0)?;
         let (q, gate) = self.queries(x, tokens)?;
-        let k = self
-            .k_proj
-            .forward(x)?
-            .reshape((tokens, self.num_kv_heads, self.head_dim))?;
-        let v = self
-            .v_proj
-            .forward(x)?
-            .reshape((tokens, self.num_kv_heads, self.head_dim))?;
         let q = angles.rotate(&normed(q, self.q_norm.as_ref())?)?;
-        let k = angles.rotate(&normed(k, self.k_norm.as_ref())?)?;
         if let Some(captured) = queries {
             *captured = Some(q.clone());
         }
-        cache.append(&k.transpose(0, 1)?, &v.transpose(0, 1)?)?;
+        self.remember(x, angles, cache)?;
         let (keys, values) = cache.view()?;
         let scale = 1.0 / (self.head_dim as f32).sqrt();
         let out = headstart_kernels::attention(
@@ -163,6 +154,23 @@ impl Attention {
                 .forward(&headstart_kernels::sigmoid_mul(&out, &gate)?),
             None => self.o_proj.forward(&out),
         }
+    }
+
+    /// Appends the keys and values of `x [tokens, hidden]` to `cache`: all that later tokens see of it.
+    ///
+    /// # Errors
+    /// When shapes do not fit or the device fails.
+    pub fn remember(
+        &self,
+        x: &Tensor,
+        angles: &RotaryAngles,
+        cache: &mut AttentionCache,
+    ) -> Result<()> {
+        let shape = (x.dim(0)?, self.num_kv_heads, self.head_dim);
+        let k = self.k_proj.forward(x)?.reshape(shape)?;
+        let v = self.v_proj.forward(x)?.reshape(shape)?;
+        let k = angles.rotate(&normed(k, self.k_norm.as_ref())?)?;
+        cache.append(&k.transpose(0, 1)?, &v.transpose(0, 1)?)
     }
 
     /// Queries `[tokens, heads, head_dim]` and, where there is one, the output's gate `[tokens, heads * head_dim]`.

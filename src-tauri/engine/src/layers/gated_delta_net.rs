@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor};
 
 use super::Linear;
 use crate::{
-    cache::{RecurrentCache, RecurrentState},
+    cache::{RecurrentCache, RecurrentPass, RecurrentState},
     error::ModelError,
     weights::{Bias, Weights},
 };
@@ -96,33 +96,24 @@ impl GatedDeltaNet {
         })
     }
 
-    /// `x [tokens, hidden]` -> `[tokens, hidden]`; the state after the last token replaces the one in `cache`.
+    /// `x [tokens, hidden]` -> `[tokens, hidden]`; the state after the last token replaces the one in `cache`. With `replayable`, `cache`
+    /// also keeps what a part of these tokens can be taken back with.
     ///
     /// # Errors
     /// When shapes do not fit or the device fails.
-    pub fn forward(&self, x: &Tensor, cache: &mut RecurrentCache) -> Result<Tensor> {
-        let GatedDeltaConfig {
-            key_heads,
-            value_heads,
-            key_dim,
-            value_dim,
-            ..
-        } = self.config;
-        let (keys, values) = (self.config.keys(), self.config.values());
-        let tokens = x.dim(0)?;
-        let mixed = self.qkv.forward(x)?;
-        let state = cache.state();
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        cache: &mut RecurrentCache,
+        replayable: bool,
+    ) -> Result<Tensor> {
+        let (values, tokens) = (self.config.values(), x.dim(0)?);
+        let inputs = self.qkv.forward(x)?;
+        let before = cache.state().cloned();
+        let state = before.as_ref();
         let (mixed, conv) =
-            headstart_kernels::causal_conv1d_silu(&mixed, &self.conv, state.map(|s| &s.conv))?;
-        let q = mixed
-            .narrow(1, 0, keys)?
-            .reshape((tokens, key_heads, key_dim))?;
-        let k = mixed
-            .narrow(1, keys, keys)?
-            .reshape((tokens, key_heads, key_dim))?;
-        let v = mixed
-            .narrow(1, 2 * keys, values)?
-            .reshape((tokens, value_heads, value_dim))?;
+            headstart_kernels::causal_conv1d_silu(&inputs, &self.conv, state.map(|s| &s.conv))?;
+        let [q, k, v] = self.heads(&mixed)?;
         let (decay, beta) = headstart_kernels::decay_and_beta(
             &self.decay.forward(x)?,
             &self.beta.forward(x)?,
@@ -131,17 +122,58 @@ impl GatedDeltaNet {
         )?;
         let (out, delta) =
             headstart_kernels::gated_delta(&q, &k, &v, &decay, &beta, state.map(|s| &s.delta))?;
-        cache.set(RecurrentState { conv, delta });
-        let gate = self
-            .gate
-            .forward(x)?
-            .reshape((tokens, value_heads, value_dim))?;
+        let after = RecurrentState { conv, delta };
+        if replayable {
+            let pass = RecurrentPass {
+                inputs,
+                q,
+                k,
+                v,
+                decay,
+                beta,
+            };
+            cache.set_replayable(after, before, pass);
+        } else {
+            cache.set(after);
+        }
+        let gate = self.gate.forward(x)?.reshape(out.shape())?;
         let out = headstart_kernels::gated_rms_norm(&out, &gate, &self.norm, self.eps)?;
         let out = match &self.out_order {
             Some(order) => out.index_select(order, 1)?,
             None => out,
         };
         self.out.forward(&out.reshape((tokens, values))?)
+    }
+
+    /// Queries, keys and values `[tokens, heads, dim]` of the convolved `[tokens, channels]`: views, where all heads are equally wide.
+    fn heads(&self, mixed: &Tensor) -> Result<[Tensor; 3]> {
+        let GatedDeltaConfig {
+            key_heads,
+            value_heads,
+            key_dim,
+            value_dim,
+            ..
+        } = self.config;
+        let tokens = mixed.dim(0)?;
+        if key_dim == value_dim {
+            let heads = mixed.reshape((tokens, 2 * key_heads + value_heads, key_dim))?;
+            return Ok([
+                heads.narrow(1, 0, key_heads)?,
+                heads.narrow(1, key_heads, key_heads)?,
+                heads.narrow(1, 2 * key_heads, value_heads)?,
+            ]);
+        }
+        let (keys, values) = (self.config.keys(), self.config.values());
+        let part = |start: usize, heads: usize, dim: usize| {
+            mixed
+                .narrow(1, start, heads * dim)?
+                .reshape((tokens, heads, dim))
+        };
+        Ok([
+            part(0, key_heads, key_dim)?,
+            part(keys, key_heads, key_dim)?,
+            part(2 * keys, values / value_dim, value_dim)?,
+        ])
     }
 
     /// Bytes of the large weights.

@@ -66,9 +66,23 @@ impl Matrix {
     /// `x [tokens, inputs]` -> `[tokens, outputs]`, in the dtype of `x`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Dense(weight) => x.matmul(&weight.t()?),
+            Self::Dense(weight) => headstart_kernels::dense_matmul(x, weight),
             Self::Packed(matrix, dtype) => matrix.forward(x)?.to_dtype(*dtype),
         }
+    }
+
+    /// The matrix of some rows.
+    fn select(&self, ids: &[u32], index: &Tensor) -> Result<Self> {
+        Ok(match self {
+            Self::Dense(weight) => Self::Dense(weight.index_select(index, 0)?),
+            Self::Packed(matrix, dtype) => match &matrix.0 {
+                Packed::Kernel(matrix) => {
+                    Self::Packed(PackedMatrix::kernel(matrix.select_rows(ids)?), *dtype)
+                }
+                // The library cannot cut its blocks apart.
+                Packed::Stock(_) => Self::Dense(matrix.rows(ids, *dtype, index.device())?),
+            },
+        })
     }
 
     fn bytes(&self) -> usize {
@@ -113,6 +127,21 @@ impl Linear {
             Some(bias) => y.broadcast_add(bias),
             None => Ok(y),
         }
+    }
+
+    /// The layer of the outputs `ids` only, in their order: the same values, bit for bit on the CPU, for a part of the work.
+    ///
+    /// # Errors
+    /// When an id is not an output of this layer or the device fails.
+    pub fn select(&self, ids: &[u32], device: &Device) -> Result<Self> {
+        let index = Tensor::new(ids, device)?;
+        Ok(Self {
+            weight: self.weight.select(ids, &index)?,
+            bias: match &self.bias {
+                Some(bias) => Some(bias.index_select(&index, 0)?),
+                None => None,
+            },
+        })
     }
 
     /// Bytes of the weights.

@@ -1,36 +1,21 @@
-//! The decoder that the families share: pre-norm layers with residuals, each a mixer (attention or GatedDeltaNet) and a feed-forward
-//! part (dense or of experts).
+//! The decoder that the families share: an embedding, layers, a final norm and an output head, and an MTP head where there is one.
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{FirstLayers, ForwardInput, ForwardOutput, LayerQueries, LogitRows, Model, RanLayers};
+pub(super) use super::layer::{FeedForwardPlan, MixerPlan};
+use super::{
+    FirstLayers, ForwardInput, ForwardOutput, LayerQueries, LogitRows, Model, RanLayers,
+    layer::{Layer, LayerPass, load_norm},
+};
 use crate::{
-    cache::{
-        AttentionCacheSpec, CacheError, CachedPositions, LayerCache, LayerCacheSpec, SequenceCache,
-    },
+    cache::{CacheError, CachedPositions, LayerCache, LayerCacheSpec, SequenceCache},
     config::{ConfigSource, DecoderConfig, Key},
     error::{EngineError, ModelError},
-    layers::{
-        Attention, AttentionConfig, Embedding, GatedDeltaConfig, GatedDeltaNet, GatedMlp, Linear,
-        MoeConfig, RmsNorm, Rotary, RotaryAngles, SparseMoe,
-    },
+    layers::{Embedding, Linear, RmsNorm, Rotary},
+    mtp::{MtpHead, MtpSupport, Trunk},
     positions::Positions,
     weights::{Bias, Weights},
 };
-
-/// How a layer looks at other tokens.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum MixerPlan {
-    Attention(AttentionConfig),
-    GatedDelta(GatedDeltaConfig),
-}
-
-/// How a layer works on each token.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum FeedForwardPlan {
-    Dense { intermediate: usize, bias: Bias },
-    Experts(MoeConfig),
-}
 
 /// A family's answers to what the shared decoder leaves open.
 #[derive(Debug)]
@@ -39,6 +24,8 @@ pub(super) struct DecoderPlan {
     pub(super) layers: Vec<(MixerPlan, FeedForwardPlan)>,
     /// Norm weights are stored without their 1.
     pub(super) centred_norms: bool,
+    /// The layer of the MTP head that the configuration declares.
+    pub(super) mtp: Option<(MixerPlan, FeedForwardPlan)>,
 }
 
 /// A decoder-only language model.
@@ -54,129 +41,44 @@ pub struct DecoderModel {
     vocab_size: usize,
     dtype: DType,
     device: Device,
+    mtp: Mtp,
 }
 
+/// Whether there is an MTP head, and if not, why.
 #[derive(Debug)]
-enum Mixer {
-    Attention(Attention),
-    GatedDelta(GatedDeltaNet),
+enum Mtp {
+    Undeclared,
+    Missing,
+    Broken(String),
+    Loaded(Box<MtpHead>),
 }
 
-#[derive(Debug)]
-enum FeedForward {
-    Dense(GatedMlp),
-    Experts(SparseMoe),
-}
-
-#[derive(Debug)]
-struct Layer {
-    input_norm: RmsNorm,
-    mixer: Mixer,
-    post_attention_norm: RmsNorm,
-    feed_forward: FeedForward,
-}
-
-impl Layer {
+impl Mtp {
+    /// A head that cannot be loaded costs speed, not the model.
     fn load(
         weights: &Weights,
-        prefix: &str,
         config: &DecoderConfig,
-        (mixer, feed_forward): (MixerPlan, FeedForwardPlan),
-        centred_norms: bool,
-    ) -> Result<Self, ModelError> {
-        let hidden = config.hidden_size;
-        let norm =
-            |name: &str| load_norm(weights, &format!("{prefix}.{name}"), config, centred_norms);
-        let mlp = format!("{prefix}.mlp");
-        Ok(Self {
-            input_norm: norm("input_layernorm")?,
-            mixer: match mixer {
-                MixerPlan::Attention(attention) => Mixer::Attention(Attention::load(
-                    weights,
-                    &format!("{prefix}.self_attn"),
-                    config,
-                    attention,
-                )?),
-                MixerPlan::GatedDelta(delta) => Mixer::GatedDelta(GatedDeltaNet::load(
-                    weights,
-                    &format!("{prefix}.linear_attn"),
-                    hidden,
-                    delta,
-                    config.rms_norm_eps,
-                )?),
-            },
-            post_attention_norm: norm("post_attention_layernorm")?,
-            feed_forward: match feed_forward {
-                FeedForwardPlan::Dense { intermediate, bias } => {
-                    FeedForward::Dense(GatedMlp::load(weights, &mlp, hidden, intermediate, bias)?)
-                }
-                FeedForwardPlan::Experts(moe) => {
-                    FeedForward::Experts(SparseMoe::load(weights, &mlp, hidden, moe)?)
-                }
-            },
-        })
-    }
-
-    fn forward(
-        &self,
-        x: Tensor,
-        angles: &RotaryAngles,
-        positions: &Positions,
-        cached: &CachedPositions,
-        cache: &mut LayerCache,
-        queries: Option<&mut Option<Tensor>>,
-    ) -> candle_core::Result<Tensor> {
-        let normed = self.input_norm.forward(&x)?;
-        let mixed = match &self.mixer {
-            Mixer::Attention(attention) => attention.forward(
-                &normed,
-                angles,
-                positions,
-                cached,
-                cache.attention()?,
-                queries,
-            )?,
-            Mixer::GatedDelta(delta) => delta.forward(&normed, cache.recurrent()?)?,
+        layer: Option<(MixerPlan, FeedForwardPlan)>,
+        trunk: Trunk<'_>,
+    ) -> Self {
+        let Some(layer) = layer else {
+            return Self::Undeclared;
         };
-        let x = (x + mixed)?;
-        let normed = self.post_attention_norm.forward(&x)?;
-        let fed = match &self.feed_forward {
-            FeedForward::Dense(mlp) => mlp.forward(&normed)?,
-            FeedForward::Experts(experts) => experts.forward(&normed)?,
-        };
-        x + fed
+        if !MtpHead::is_stored(weights) {
+            tracing::warn!(
+                checkpoint = %weights.path().display(),
+                "the configuration declares an MTP head, but the checkpoint has no weights for it"
+            );
+            return Self::Missing;
+        }
+        match MtpHead::load(weights, config, layer, trunk) {
+            Ok(head) => Self::Loaded(Box::new(head)),
+            Err(error) => {
+                tracing::warn!(%error, "the MTP head cannot be used");
+                Self::Broken(error.to_string())
+            }
+        }
     }
-
-    /// True for attention without a window.
-    fn sees_all(&self) -> bool {
-        matches!(&self.mixer, Mixer::Attention(attention) if attention.window().is_none())
-    }
-
-    fn bytes(&self) -> usize {
-        let mixer = match &self.mixer {
-            Mixer::Attention(attention) => attention.bytes(),
-            Mixer::GatedDelta(delta) => delta.bytes(),
-        };
-        let feed_forward = match &self.feed_forward {
-            FeedForward::Dense(mlp) => mlp.bytes(),
-            FeedForward::Experts(experts) => experts.bytes(),
-        };
-        mixer + feed_forward
-    }
-}
-
-fn load_norm(
-    weights: &Weights,
-    name: &str,
-    config: &DecoderConfig,
-    centred: bool,
-) -> Result<RmsNorm, ModelError> {
-    let weight = if centred {
-        weights.centred_norm(name, config.hidden_size)?
-    } else {
-        weights.norm(name, config.hidden_size)?
-    };
-    Ok(RmsNorm::new(weight, config.rms_norm_eps))
 }
 
 impl DecoderModel {
@@ -219,8 +121,16 @@ impl DecoderModel {
                 .as_head()
         };
         let factors = weights.rope_frequency_factors(config.rope.dim / 2)?;
+        let rotary = Rotary::new(&config.rope, factors.as_deref());
+        let trunk = Trunk {
+            embedding: &embedding,
+            head: &head,
+            rotary: &rotary,
+        };
+        let mtp = Mtp::load(weights, &config, plan.mtp, trunk);
         Ok(Self {
-            rotary: Rotary::new(&config.rope, factors.as_deref()),
+            mtp,
+            rotary,
             norm: load_norm(weights, "model.norm", &config, plan.centred_norms)?,
             embedding,
             layers,
@@ -234,7 +144,7 @@ impl DecoderModel {
     }
 
     fn attention_layers(&self) -> usize {
-        let attention = |layer: &&Layer| matches!(layer.mixer, Mixer::Attention(_));
+        let attention = |layer: &&Layer| layer.is_attention();
         self.layers.iter().filter(attention).count()
     }
 }
@@ -255,7 +165,11 @@ impl Model for DecoderModel {
         } else {
             self.head.bytes()
         };
-        self.embedding.bytes() + layers + head
+        let mtp = match &self.mtp {
+            Mtp::Loaded(mtp) => mtp.bytes(),
+            _ => 0,
+        };
+        self.embedding.bytes() + layers + head + mtp
     }
 
     fn cache_bytes_per_token(&self) -> usize {
@@ -266,25 +180,25 @@ impl Model for DecoderModel {
     fn state_bytes(&self) -> usize {
         self.layers
             .iter()
-            .map(|layer| match &layer.mixer {
-                Mixer::Attention(_) => 0,
-                Mixer::GatedDelta(delta) => delta.state_bytes(self.dtype),
-            })
+            .map(|layer| layer.state_bytes(self.dtype))
             .sum()
-    }
-
-    fn sliding_window(&self) -> Option<usize> {
-        self.layers
-            .iter()
-            .filter_map(|layer| match &layer.mixer {
-                Mixer::Attention(attention) => attention.window(),
-                Mixer::GatedDelta(_) => None,
-            })
-            .max()
     }
 
     fn new_cache(&self) -> SequenceCache {
         SequenceCache::new(self.cache_specs())
+    }
+
+    fn sliding_window(&self) -> Option<usize> {
+        self.layers.iter().filter_map(Layer::window).max()
+    }
+
+    fn mtp(&self) -> MtpSupport<'_> {
+        match &self.mtp {
+            Mtp::Undeclared => MtpSupport::NoHead,
+            Mtp::Missing => MtpSupport::WeightsMissing,
+            Mtp::Broken(message) => MtpSupport::Broken(message),
+            Mtp::Loaded(head) => MtpSupport::Ready(head),
+        }
     }
 
     fn forward(
@@ -377,15 +291,9 @@ impl Model for DecoderModel {
 
 impl DecoderModel {
     fn cache_specs(&self) -> impl Iterator<Item = LayerCacheSpec> {
-        self.layers.iter().map(|layer| match layer.mixer {
-            Mixer::Attention(_) => LayerCacheSpec::Attention(AttentionCacheSpec {
-                num_kv_heads: self.config.num_kv_heads,
-                head_dim: self.config.head_dim,
-                dtype: self.dtype,
-                device: self.device.clone(),
-            }),
-            Mixer::GatedDelta(_) => LayerCacheSpec::Recurrent,
-        })
+        self.layers
+            .iter()
+            .map(|layer| layer.cache_spec(&self.config, self.dtype, &self.device))
     }
 
     /// Runs `x [tokens, hidden]` through the layers from `first` on, as many as there are `caches`.
@@ -400,10 +308,16 @@ impl DecoderModel {
         let angles = self
             .rotary
             .angles(input.positions, self.dtype, &self.device)?;
+        let pass = LayerPass {
+            angles: &angles,
+            positions: input.positions,
+            cached,
+            replayable: input.replayable,
+        };
         let mut captured = Vec::new();
         for (index, (layer, cache)) in (first..).zip(self.layers.iter().skip(first).zip(caches)) {
             let mut queries = (input.queries && layer.sees_all()).then_some(None);
-            x = layer.forward(x, &angles, input.positions, cached, cache, queries.as_mut())?;
+            x = layer.forward(x, &pass, cache, queries.as_mut())?;
             captured.extend(queries.flatten().map(|queries| LayerQueries {
                 layer: index,
                 queries,

@@ -47,6 +47,7 @@ pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn M
     let plan = DecoderPlan {
         layers: vec![(MixerPlan::Attention(attention), feed_forward); config.num_layers],
         centred_norms: false,
+        mtp: None,
     };
     Ok(Box::new(DecoderModel::load(config, plan, weights)?))
 }

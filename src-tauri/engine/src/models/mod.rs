@@ -1,6 +1,7 @@
 //! Model families: one file each, over shared layers, found through a registry.
 
 mod decoder;
+pub(crate) mod layer;
 mod llama;
 mod qwen2;
 mod qwen3;
@@ -15,6 +16,7 @@ use crate::{
     cache::{RecurrentStates, SequenceCache, SharedRows},
     config::ConfigSource,
     error::{EngineError, ModelError},
+    mtp::MtpSupport,
     positions::Positions,
     weights::{GgufRows, Weights},
 };
@@ -43,6 +45,8 @@ pub struct ForwardInput<'a> {
     pub hidden: bool,
     /// Whether the queries of the attention layers are wanted: what SpecPrefill ranks prompt tokens by.
     pub queries: bool,
+    /// Whether recurrent layers keep what [`SequenceCache::rollback`] needs to take back a part of this pass.
+    pub replayable: bool,
 }
 
 impl<'a> ForwardInput<'a> {
@@ -54,6 +58,7 @@ impl<'a> ForwardInput<'a> {
             logits,
             hidden: false,
             queries: false,
+            replayable: false,
         }
     }
 
@@ -69,6 +74,14 @@ impl<'a> ForwardInput<'a> {
     pub fn with_queries(self) -> Self {
         Self {
             queries: true,
+            ..self
+        }
+    }
+
+    /// The same pass, of which a part can be taken back afterwards.
+    pub fn replayable(self) -> Self {
+        Self {
+            replayable: true,
             ..self
         }
     }
@@ -125,6 +138,11 @@ pub trait Model: Send + Sync + std::fmt::Debug {
 
     /// The widest window of the layers that see only so many tokens back; `None` when all see everything.
     fn sliding_window(&self) -> Option<usize>;
+
+    /// The model's MTP head, or why there is none.
+    fn mtp(&self) -> MtpSupport<'_> {
+        MtpSupport::NoHead
+    }
 
     /// An empty cache for one sequence.
     fn new_cache(&self) -> SequenceCache;

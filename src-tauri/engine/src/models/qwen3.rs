@@ -40,6 +40,7 @@ pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn M
     let plan = DecoderPlan {
         layers,
         centred_norms: false,
+        mtp: None,
     };
     Ok(Box::new(DecoderModel::load(config, plan, weights)?))
 }

@@ -21,6 +21,7 @@ const VALUE_HEADS: Key = Key::new("linear_num_value_heads", "ssm.time_step_rank"
 const KEY_DIM: Key = Key::new("linear_key_head_dim", "ssm.state_size");
 const VALUE_DIM: Key = Key::new("linear_value_head_dim", "");
 const INNER_SIZE: Key = Key::new("", "ssm.inner_size");
+const MTP_LAYERS: Key = Key::new("mtp_num_hidden_layers", "");
 const SHARED: Key = Key::new(
     "shared_expert_intermediate_size",
     "expert_shared_feed_forward_length",
@@ -80,8 +81,30 @@ pub(super) fn load(source: &ConfigSource, weights: &Weights) -> Result<Box<dyn M
     let plan = DecoderPlan {
         layers,
         centred_norms: true,
+        mtp: mtp_layer(source, weights, attention, feed_forward)?,
     };
     Ok(Box::new(DecoderModel::load(config, plan, weights)?))
+}
+
+/// The layer of the MTP head, if one is declared. More than one are trained to take turns; the first then serves every step.
+fn mtp_layer(
+    source: &ConfigSource,
+    weights: &Weights,
+    attention: AttentionConfig,
+    trunk: FeedForwardPlan,
+) -> Result<Option<(MixerPlan, FeedForwardPlan)>, ModelError> {
+    if source.usize(MTP_LAYERS)?.is_none_or(|layers| layers == 0) {
+        return Ok(None);
+    }
+    // The head of a model of experts may be dense.
+    let feed_forward = match weights.rows("mtp.layers.0.mlp.gate_proj") {
+        Some(intermediate) => FeedForwardPlan::Dense {
+            intermediate,
+            bias: Bias::None,
+        },
+        None => trunk,
+    };
+    Ok(Some((MixerPlan::Attention(attention), feed_forward)))
 }
 
 fn gated_delta(source: &ConfigSource) -> Result<GatedDeltaConfig, ModelError> {
