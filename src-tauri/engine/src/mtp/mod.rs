@@ -3,11 +3,16 @@
 
 pub mod accept;
 pub mod controller;
+pub mod draft_head;
 pub mod draft_vocabulary;
 mod head;
+pub mod speculator;
 
+pub use draft_head::{DraftHead, DraftHeads};
 pub(crate) use head::Trunk;
-pub use head::{DraftVocabulary, HeadCache, MtpHead};
+pub use head::{DraftRows, HeadCache, MtpHead};
+
+pub use speculator::{CycleLimits, Speculator};
 
 /// Whether a model can speculate with a head of its own, and if not, why.
 #[derive(Debug, Clone, Copy)]

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -37,6 +38,8 @@ pub struct EngineOptions {
     pub max_loaded_models: usize,
     /// Bytes for the beginnings of earlier prompts, those of draft models included; 0 keeps none.
     pub prefix_cache_bytes: usize,
+    /// A folder for what is learned from the user's traffic and helps later runs; `None` keeps nothing. It must exist.
+    pub state_folder: Option<PathBuf>,
 }
 
 impl Default for EngineOptions {
@@ -48,6 +51,7 @@ impl Default for EngineOptions {
             max_waiting: 64,
             max_loaded_models: 2,
             prefix_cache_bytes: 1 << 30,
+            state_folder: None,
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     checkpoint::{Checkpoint, LoadOptions},
     error::{EngineError, ModelError},
     models::Model,
+    mtp::{DraftHead, DraftHeads, MtpHead, controller::ModelMemory},
     specprefill::DraftState,
     tokenizer::Tokenizer,
 };
@@ -52,10 +53,43 @@ pub struct ModelInfo {
     pub load_time: Duration,
 }
 
+/// What the requests of one model hand on to each other about MTP.
+#[derive(Debug, Default)]
+pub(super) struct MtpShared {
+    /// What the last request learned of depths and times.
+    pub(super) memory: Option<ModelMemory>,
+    /// Which part of the vocabulary is drafted from; `None` until it is first wanted.
+    pub(super) heads: Option<DraftHeads>,
+    /// Where token counts are kept.
+    folder: Option<PathBuf>,
+}
+
+impl MtpShared {
+    /// The rows of the output head that a request drafts with.
+    pub(super) fn draft_head(
+        &mut self,
+        head: &MtpHead,
+        info: &ModelInfo,
+        prompt: &[u32],
+    ) -> Result<DraftHead, EngineError> {
+        let heads = self.heads.get_or_insert_with(|| {
+            let file = self.folder.as_ref().map(|folder| {
+                let fingerprint = info.tokenizer.fingerprint();
+                let name = format!("token-counts-{fingerprint:016x}.bin");
+                (folder.join(name), fingerprint)
+            });
+            let always = info.tokenizer.stop_ids().to_vec();
+            DraftHeads::new(info.vocab_size, always, file)
+        });
+        heads.for_request(head, prompt)
+    }
+}
+
 /// A model on the device.
 #[derive(Debug)]
 pub(super) struct LoadedModel {
     pub(super) model: Box<dyn Model>,
+    pub(super) mtp: MtpShared,
     pub(super) info: Arc<ModelInfo>,
     draft: Option<Draft>,
     last_used: Instant,
@@ -85,14 +119,16 @@ impl LoadedModel {
 pub(super) struct LoadedModels {
     device: Device,
     limit: usize,
+    state_folder: Option<PathBuf>,
     models: HashMap<String, LoadedModel>,
 }
 
 impl LoadedModels {
-    pub(super) fn new(device: Device, limit: usize) -> Self {
+    pub(super) fn new(device: Device, limit: usize, state_folder: Option<PathBuf>) -> Self {
         Self {
             device,
             limit,
+            state_folder,
             models: HashMap::new(),
         }
     }
@@ -134,8 +170,9 @@ impl LoadedModels {
             tracing::info!(model = key, "unloading the least recently used model");
             self.models.remove(&key);
         }
-        let loaded =
+        let mut loaded =
             load(spec, &self.device).map_err(|error| EngineError::Load(error.to_string()))?;
+        loaded.mtp.folder.clone_from(&self.state_folder);
         let info = loaded.info.clone();
         self.models.insert(spec.key.clone(), loaded);
         Ok(info)
@@ -179,6 +216,7 @@ pub(super) fn load(spec: &ModelSpec, device: &Device) -> Result<LoadedModel, Mod
         model,
         info,
         draft: None,
+        mtp: MtpShared::default(),
         last_used: Instant::now(),
     })
 }

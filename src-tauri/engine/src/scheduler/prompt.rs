@@ -5,11 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{loaded::ModelInfo, stores::Stores, stores::prefix_root};
+use super::{
+    loaded::ModelInfo,
+    stores::{Stores, prefix_root},
+};
 use crate::{
     cache::{BLOCK_TOKENS, PrefixWriter, SequenceCache, SequenceMark},
     error::EngineError,
     models::{ForwardInput, LogitRows, Model},
+    mtp::Speculator,
     positions::Positions,
     request::{GenerationRequest, PrefillPhase},
     specprefill::{
@@ -29,6 +33,8 @@ pub(super) struct Resources<'a> {
     pub(super) stores: &'a mut Stores,
     /// Prompt tokens of one step.
     pub(super) chunk: usize,
+    /// Whether other requests run beside this one.
+    pub(super) contended: bool,
 }
 
 /// What a step came to.
@@ -183,6 +189,7 @@ impl PromptRun {
         request: &GenerationRequest,
         cache: &mut SequenceCache,
         resources: &mut Resources<'_>,
+        speculator: &mut Option<Speculator>,
     ) -> Result<Progress, EngineError> {
         let started = Instant::now();
         let progress = match std::mem::replace(
@@ -192,14 +199,16 @@ impl PromptRun {
                 then: None,
             },
         ) {
-            Stage::Dense { until, then } => self.dense(request, cache, resources, until, then),
+            Stage::Dense { until, then } => {
+                self.dense(request, cache, resources, speculator, until, then)
+            }
             Stage::Score(plan, ranking) => {
                 let progress = self.score(request, cache, resources, plan, ranking);
                 self.report.scoring += started.elapsed();
                 Ok(progress)
             }
             Stage::Sparse(sparse) => {
-                let progress = self.sparse(request, cache, resources, sparse);
+                let progress = self.sparse(request, cache, resources, speculator, sparse);
                 self.report.sparse_prefill += started.elapsed();
                 Ok(progress)
             }
@@ -226,6 +235,7 @@ impl PromptRun {
         request: &GenerationRequest,
         cache: &mut SequenceCache,
         resources: &mut Resources<'_>,
+        speculator: &mut Option<Speculator>,
         until: usize,
         then: Option<SparsePlan>,
     ) -> Result<Progress, EngineError> {
@@ -240,8 +250,18 @@ impl PromptRun {
                 LogitRows::None
             };
             let positions = Positions::contiguous(self.done as u32, end - self.done);
-            let input = ForwardInput::new(&prompt[self.done..end], &positions, rows);
+            let tokens = &prompt[self.done..end];
+            let mut input = ForwardInput::new(tokens, &positions, rows);
+            input.hidden = speculator.is_some();
             let output = resources.model.forward(input, cache)?;
+            let hidden = output.hidden.as_ref();
+            prime(
+                speculator,
+                resources.model,
+                hidden,
+                tokens,
+                positions.order(),
+            );
             self.computed += end - self.done;
             self.done = end;
             if end == total {
@@ -453,6 +473,7 @@ impl PromptRun {
         request: &GenerationRequest,
         cache: &mut SequenceCache,
         resources: &mut Resources<'_>,
+        speculator: &mut Option<Speculator>,
         mut sparse: SparsePrefill,
     ) -> Progress {
         let range = sparse.next_chunk(resources.chunk, RESUME_MARGIN);
@@ -462,9 +483,19 @@ impl PromptRun {
                 self.marks.push(cache.mark()?);
             }
             let prompt = &request.prompt_tokens;
-            let output = sparse.step(resources.model, cache, prompt, range.clone())?;
-            Ok(match output {
-                Some(output) => Some(output.logits()?.flatten_all()?.to_vec1::<f32>()?),
+            let hidden = speculator.is_some();
+            let output = sparse.step(resources.model, cache, prompt, range.clone(), hidden)?;
+            let kept = &sparse.kept()[range.clone()];
+            let tokens: Vec<u32> = kept.iter().map(|at| prompt[*at as usize]).collect();
+            prime(
+                speculator,
+                resources.model,
+                output.hidden.as_ref(),
+                &tokens,
+                kept,
+            );
+            Ok(match output.logits {
+                Some(logits) => Some(logits.flatten_all()?.to_vec1::<f32>()?),
                 None => None,
             })
         });
@@ -597,12 +628,31 @@ fn resume(
     }
 }
 
+/// Shows a pass to the MTP head. If that fails, the answer is decoded without it.
+fn prime(
+    speculator: &mut Option<Speculator>,
+    model: &dyn Model,
+    hidden: Option<&candle_core::Tensor>,
+    tokens: &[u32],
+    positions: &[u32],
+) {
+    let Some(active) = speculator else { return };
+    let outcome = guarded(|| match (model.mtp().head(), hidden) {
+        (Some(head), Some(hidden)) => active.observe(head, hidden, tokens, positions),
+        _ => Err(EngineError::Compute("there are no hidden states".into())),
+    });
+    if let Err(error) = outcome {
+        tracing::warn!(%error, "the MTP head failed; the answer is decoded without it");
+        *speculator = None;
+    }
+}
+
 fn draft(draft: Option<&dyn Model>) -> Result<&dyn Model, EngineError> {
     draft.ok_or_else(|| EngineError::Compute("the draft model is not loaded".into()))
 }
 
 /// Runs something that may fail without ending the request: a panic becomes an error.
-fn guarded<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         Err(EngineError::Compute(
             "an internal error; the log has the details".into(),

@@ -9,8 +9,8 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
-    loaded::{ModelInfo, ModelSpec},
-    prompt::{Progress, PromptRun, Resources},
+    loaded::{ModelInfo, ModelSpec, MtpShared},
+    prompt::{Progress, PromptRun, Resources, guarded},
     recovery::Recovery,
     stores::Stores,
 };
@@ -18,11 +18,13 @@ use crate::{
     cache::{BLOCK_TOKENS, SequenceCache},
     error::EngineError,
     models::{ForwardInput, LogitRows, Model},
+    mtp::{CycleLimits, Speculator},
     positions::Positions,
     request::{
-        FinishReason, GeneratedToken, GenerationEvent, GenerationRequest, PrefillPhase, Usage,
+        FinishReason, GeneratedToken, GenerationEvent, GenerationRequest, MtpReport, PrefillPhase,
+        Usage,
     },
-    sampling::Sampler,
+    sampling::{Sampled, Sampler},
     specprefill::{DraftState, SkipReason},
     stop::StopStrings,
     tokenizer::StreamDecoder,
@@ -61,6 +63,12 @@ pub(super) struct Sequence {
     phase: Phase,
     /// The prompt's way into the cache; `None` until it is planned.
     prompt: Option<PromptRun>,
+    /// Drafting, where it is on.
+    speculator: Option<Speculator>,
+    /// Why there is none.
+    mtp_reason: Option<&'static str>,
+    /// What was done before it was given up.
+    mtp_report: Option<MtpReport>,
     /// The prompt and what was generated so far.
     tokens: Vec<u32>,
     /// Position of the newest token, which is not in the cache yet.
@@ -128,6 +136,9 @@ impl Sequence {
             stops,
             phase: Phase::Prefill,
             prompt: None,
+            speculator: None,
+            mtp_reason: None,
+            mtp_report: None,
             tokens: request.prompt_tokens.clone(),
             next_position: 0,
             pending: VecDeque::new(),
@@ -199,17 +210,7 @@ impl Sequence {
     pub(super) fn step(&mut self, resources: &mut Resources<'_>) -> Result<(), EngineError> {
         match self.phase {
             Phase::Prefill => self.prefill(resources),
-            Phase::Decode { last } => {
-                let positions = Positions::contiguous(self.next_position, 1);
-                let tokens = [last];
-                let input = ForwardInput::new(&tokens, &positions, LogitRows::Last);
-                let logits = resources.model.forward(input, &mut self.cache)?.logits()?;
-                self.next_position += 1;
-                if (self.next_position as usize).is_multiple_of(BLOCK_TOKENS) {
-                    self.publish(resources.stores, false);
-                }
-                self.take_token(&mut logits.flatten_all()?.to_vec1::<f32>()?)
-            }
+            Phase::Decode { last } => self.decode(resources, last),
             Phase::Done => Ok(()),
         }
     }
@@ -218,7 +219,12 @@ impl Sequence {
         let Some(prompt) = &mut self.prompt else {
             return Err(EngineError::Compute("the prompt was not planned".into()));
         };
-        match prompt.step(&self.request, &mut self.cache, resources)? {
+        match prompt.step(
+            &self.request,
+            &mut self.cache,
+            resources,
+            &mut self.speculator,
+        )? {
             Progress::More { phase, done, total } => {
                 self.send(GenerationEvent::Prefill { phase, done, total });
                 Ok(())
@@ -233,6 +239,150 @@ impl Sequence {
                 });
                 self.take_token(&mut logits)
             }
+        }
+    }
+
+    /// Decides whether tokens are drafted.
+    pub(super) fn plan_mtp(&mut self, model: &dyn Model, shared: &mut MtpShared) {
+        let settings = self.request.mtp;
+        if !settings.enabled {
+            self.mtp_reason = Some("disabled");
+            return;
+        }
+        let support = model.mtp();
+        let Some(head) = support.head() else {
+            self.mtp_reason = support.reason();
+            return;
+        };
+        let draft_head = if settings.draft_vocabulary {
+            match shared.draft_head(head, &self.info, &self.request.prompt_tokens) {
+                Ok(draft_head) => Some(draft_head),
+                Err(error) => {
+                    tracing::warn!(%error, "the draft vocabulary could not be gathered; the whole one is used");
+                    None
+                }
+            }
+        } else {
+            None
+        };
+        self.speculator = Some(Speculator::new(
+            head,
+            settings,
+            shared.memory.as_ref(),
+            draft_head,
+        ));
+    }
+
+    /// Hands on what this request taught about its model.
+    pub(super) fn teach(&self, shared: &mut MtpShared) {
+        if let Some(memory) = self.speculator.as_ref().and_then(Speculator::memory) {
+            shared.memory = Some(memory);
+        }
+        if let Some(heads) = &mut shared.heads {
+            let (prompt, answer) = self.tokens.split_at(self.request.prompt_tokens.len());
+            heads.count(prompt, answer);
+        }
+    }
+
+    /// One decode step: a cycle of drafts where speculation pays, else one token.
+    fn decode(&mut self, resources: &mut Resources<'_>, last: u32) -> Result<(), EngineError> {
+        let block = self.next_position as usize / BLOCK_TOKENS;
+        if !self.speculate(resources, last)? {
+            self.plain_step(resources, last)?;
+        }
+        // States can be kept at a block's end only, and no cycle goes beyond one.
+        if self.next_position as usize / BLOCK_TOKENS != block && self.phase != Phase::Done {
+            self.publish(resources.stores, false);
+        }
+        Ok(())
+    }
+
+    fn plain_step(&mut self, resources: &mut Resources<'_>, last: u32) -> Result<(), EngineError> {
+        let started = Instant::now();
+        let position = self.next_position;
+        let positions = Positions::contiguous(position, 1);
+        let tokens = [last];
+        let mut input = ForwardInput::new(&tokens, &positions, LogitRows::Last);
+        input.hidden = self.speculator.is_some();
+        let mut output = resources.model.forward(input, &mut self.cache)?;
+        let hidden = output.hidden.take();
+        let mut logits = output.logits()?.flatten_all()?.to_vec1::<f32>()?;
+        self.next_position += 1;
+        let sampled = self.sample(&mut logits)?;
+        if let (Some(active), Some(hidden)) = (&mut self.speculator, hidden) {
+            let elapsed = started.elapsed();
+            let contended = resources.contended;
+            let outcome = guarded(|| match resources.model.mtp().head() {
+                Some(head) => active.plain_step(head, last, position, &hidden, elapsed, contended),
+                None => Ok(()),
+            });
+            if let Err(error) = outcome {
+                self.give_up_mtp(&error);
+            }
+        }
+        self.accept(sampled)
+    }
+
+    /// One cycle of drafts, unless a plain step is due. False: nothing was done.
+    fn speculate(&mut self, resources: &mut Resources<'_>, last: u32) -> Result<bool, EngineError> {
+        let (Some(active), Some(head)) = (&mut self.speculator, resources.model.mtp().head())
+        else {
+            return Ok(false);
+        };
+        let mut most = self.max_tokens - self.generated;
+        if self.cache.has_recurrent_layers() && resources.stores.prefix.is_enabled() {
+            most = most.min(BLOCK_TOKENS - self.next_position as usize % BLOCK_TOKENS);
+        }
+        let Some(depth) = active.depth(most) else {
+            return Ok(false);
+        };
+        let limits = CycleLimits {
+            most,
+            stop_ids: &self.request.stop_ids,
+            contended: resources.contended,
+        };
+        let before = self.cache.mark()?;
+        let (sampler, cache) = (&mut self.sampler, &mut self.cache);
+        let at = (last, self.next_position);
+        let outcome =
+            guarded(|| active.cycle(resources.model, head, sampler, cache, at, depth, limits));
+        match outcome {
+            Ok(tokens) => {
+                self.next_position += tokens.len() as u32;
+                for sampled in tokens {
+                    // A stop string ends the answer in the middle of a cycle.
+                    if self.phase != Phase::Done {
+                        self.accept(sampled)?;
+                    }
+                }
+                Ok(true)
+            }
+            Err(error) => {
+                self.cache.rewind(&before)?;
+                self.give_up_mtp(&error);
+                Ok(false)
+            }
+        }
+    }
+
+    fn give_up_mtp(&mut self, error: &EngineError) {
+        tracing::warn!(%error, "speculation failed; the rest of the answer is decoded without it");
+        self.mtp_report = self.speculator.take().map(|active| active.report());
+    }
+
+    fn mtp_report(&self) -> MtpReport {
+        let mode = self.request.mtp.mode;
+        match (&self.speculator, &self.mtp_report) {
+            (Some(active), _) => active.report(),
+            (None, Some(report)) => MtpReport {
+                reason: Some("head_failed"),
+                ..report.clone()
+            },
+            (None, None) => MtpReport {
+                reason: self.mtp_reason.or(Some("head_failed")),
+                mode,
+                ..MtpReport::default()
+            },
         }
     }
 
@@ -262,10 +412,18 @@ impl Sequence {
 
     /// Samples a token, sends its text, and decides whether the answer ends.
     fn take_token(&mut self, logits: &mut [f32]) -> Result<(), EngineError> {
-        let sampled = self
-            .sampler
+        let sampled = self.sample(logits)?;
+        self.accept(sampled)
+    }
+
+    fn sample(&mut self, logits: &mut [f32]) -> Result<Sampled, EngineError> {
+        self.sampler
             .sample(logits)
-            .map_err(|e| EngineError::Compute(e.to_string()))?;
+            .map_err(|e| EngineError::Compute(e.to_string()))
+    }
+
+    /// Adds a token to the answer, sends its text, and decides whether the answer ends.
+    fn accept(&mut self, sampled: Sampled) -> Result<(), EngineError> {
         let now = Instant::now();
         self.first_token.get_or_insert(now);
         self.last_token = Some(now);
@@ -362,7 +520,7 @@ impl Sequence {
             },
             total: self.request.arrived.elapsed(),
             specprefill: prompt.map(PromptRun::report).cloned().unwrap_or_default(),
-            ..Usage::default()
+            mtp: self.mtp_report(),
         };
         tracing::info!(
             model = self.info.key,
@@ -377,6 +535,10 @@ impl Sequence {
                 .reason
                 .map_or("applied", SkipReason::as_str),
             kept_tokens = usage.specprefill.kept_tokens,
+            mtp = usage.mtp.reason.unwrap_or("applied"),
+            drafted = usage.mtp.drafted,
+            accepted = usage.mtp.accepted,
+            cycles = usage.mtp.cycles,
             reason = ?reason,
             "request answered"
         );

@@ -64,7 +64,11 @@ impl Worker {
         options: EngineOptions,
     ) -> Self {
         Self {
-            models: LoadedModels::new(options.device.clone(), options.max_loaded_models.max(1)),
+            models: LoadedModels::new(
+                options.device.clone(),
+                options.max_loaded_models.max(1),
+                options.state_folder.clone(),
+            ),
             stores: Stores::new(options.prefix_cache_bytes),
             recoveries: VecDeque::new(),
             inbox,
@@ -261,6 +265,7 @@ impl Worker {
             options,
             ..
         } = self;
+        let contended = running.len() > 1;
         let sequence = &mut running[index];
         let Some(loaded) = models.get_mut(sequence.model_key()) else {
             sequence.fail(EngineError::NotLoaded);
@@ -275,12 +280,14 @@ impl Worker {
                         Some(spec) => loaded.ensure_draft(&spec, &options.device),
                         None => DraftState::Missing,
                     });
+                    sequence.plan_mtp(loaded.model.as_ref(), &mut loaded.mtp);
                 }
                 sequence.step(&mut Resources {
                     model: loaded.model.as_ref(),
                     draft: loaded.draft(),
                     stores,
                     chunk: options.prefill_chunk,
+                    contended,
                 })
             })
         }));
@@ -345,6 +352,9 @@ impl Worker {
 
     /// Keeps what a request leaves behind.
     fn retire_one(&mut self, sequence: Sequence) {
+        if let Some(loaded) = self.models.get_mut(sequence.model_key()) {
+            sequence.teach(&mut loaded.mtp);
+        }
         if let Some(recovery) = sequence.leave(&mut self.stores) {
             self.recoveries.retain(|old| !old.is_covered_by(&recovery));
             self.recoveries.push_back(recovery);

@@ -76,7 +76,7 @@ impl SparsePrefill {
         self.done..end
     }
 
-    /// Reads one chunk. Gives the pass's output once the last token is read.
+    /// Reads one chunk; the pass gives logits once the last token is read, and hidden states if `hidden` is set.
     ///
     /// # Errors
     /// When the model fails; the cache is then as it was before this step.
@@ -86,23 +86,24 @@ impl SparsePrefill {
         cache: &mut SequenceCache,
         prompt: &[u32],
         chunk: std::ops::Range<usize>,
-    ) -> Result<Option<ForwardOutput>, EngineError> {
+        hidden: bool,
+    ) -> Result<ForwardOutput, EngineError> {
         let kept = &self.kept[chunk.clone()];
         let tokens: Vec<u32> = kept.iter().map(|index| prompt[*index as usize]).collect();
         let positions = Positions::selected(kept.to_vec()).map_err(EngineError::Compute)?;
-        let last = chunk.end == self.kept.len();
-        let rows = if last {
+        let rows = if chunk.end == self.kept.len() {
             LogitRows::Last
         } else {
             LogitRows::None
         };
-        let input = ForwardInput::new(&tokens, &positions, rows);
+        let mut input = ForwardInput::new(&tokens, &positions, rows);
+        input.hidden = hidden;
         let output = match &self.work {
             Some(work) => work.forward(model, input, kept, cache)?,
             None => model.forward(input, cache)?,
         };
         self.done = chunk.end;
-        Ok(last.then_some(output))
+        Ok(output)
     }
 }
 

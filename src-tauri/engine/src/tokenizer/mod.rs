@@ -307,6 +307,18 @@ impl Tokenizer {
         &self.0.stop_ids
     }
 
+    /// A number that tells vocabularies apart: of all tokens in the order of their ids.
+    pub fn fingerprint(&self) -> u64 {
+        use sha2::{Digest, Sha256};
+        let mut hash = Sha256::new();
+        for id in 0..self.vocab_size() as u32 {
+            hash.update(id.to_le_bytes());
+            hash.update(self.id_to_token(id).unwrap_or_default());
+        }
+        let digest: [u8; 32] = hash.finalize().into();
+        u64::from_le_bytes(digest.first_chunk().copied().unwrap_or_default())
+    }
+
     /// Whether both tokenizers give every id the same token, so that one model can read the other's ids. Ids that only
     /// pad a vocabulary do not count.
     pub fn has_same_vocabulary(&self, other: &Self) -> bool {

@@ -59,7 +59,10 @@ impl PrefixWriter {
             }
             self.ids.push(id);
         }
-        if held > 0 && held.is_multiple_of(BLOCK_TOKENS) && sequence.has_recurrent_layers() {
+        // A state stands for all that the sequence holds, be it more than `tokens`.
+        let whole = held == sequence.token_count()?;
+        if held > 0 && whole && held.is_multiple_of(BLOCK_TOKENS) && sequence.has_recurrent_layers()
+        {
             self.newest = Some((held, sequence.recurrent_states()));
             if held.is_multiple_of(STATE_INTERVAL) {
                 self.keep_states(cache);

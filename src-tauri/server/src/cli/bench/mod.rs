@@ -1,6 +1,7 @@
 //! `headstart bench MODEL`: time to first token, prefill and decode speed, and memory.
 
 mod facts;
+mod mtp;
 mod specprefill;
 
 use clap::Args;
@@ -34,8 +35,11 @@ pub(super) struct BenchArgs {
     json: bool,
     /// Compare sparse with dense prefills on prompts that hide a fact: time to first token, kept tokens, how far the next token's
     /// distribution moved, and whether the fact is found.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "mtp")]
     specprefill: bool,
+    /// Compare decoding without drafts, with fixed depths and with the adaptive one, on short conversations.
+    #[arg(long)]
+    mtp: bool,
     /// The draft model; without one the model's own first layers rank the tokens.
     #[arg(long, requires = "specprefill")]
     draft: Option<String>,
@@ -92,6 +96,9 @@ pub(super) fn bench(options: &ServeOptions, args: &BenchArgs) -> Result<(), Fail
     }
     // The first run touches memory and code for the first time.
     measure(&engine, &spec, &model, 16, 4)?;
+    if args.mtp {
+        return mtp::bench(&engine, &spec, &model, args);
+    }
     if args.specprefill {
         if let Some(wrong) = args
             .keep
