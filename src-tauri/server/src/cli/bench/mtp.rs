@@ -83,28 +83,26 @@ pub(super) fn bench(
         },
     ));
     // Each way once before anything counts: the first run of a model touches memory for the first time, and the adaptive one learns.
-    for prompt in std::iter::once(&PROMPTS[0]).chain(&PROMPTS) {
-        let warm_up = ways[0].runs.is_empty() && std::ptr::eq(prompt, &PROMPTS[0]);
+    let first = tokens(model, template.as_ref(), PROMPTS[0])?;
+    for way in &ways {
+        answer(engine, spec, model, &first, output, way.settings)?;
+    }
+    for prompt in PROMPTS {
         let tokens = tokens(model, template.as_ref(), prompt)?;
         for way in &mut ways {
-            let mut best: Option<Usage> = None;
-            for _ in 0..if warm_up { 1 } else { args.repeat } {
-                let (usage, text) = answer(engine, spec, model, &tokens, output, way.settings)?;
-                if !warm_up && best.is_none() {
-                    way.texts.push(text);
-                }
+            let mut best: Option<(Usage, String)> = None;
+            for _ in 0..args.repeat {
+                let run = answer(engine, spec, model, &tokens, output, way.settings)?;
                 // The least disturbed run.
-                let faster = |best: &Usage| usage.generation < best.generation;
+                let faster = |best: &(Usage, String)| run.0.generation < best.0.generation;
                 if best.as_ref().is_none_or(faster) {
-                    best = Some(usage);
+                    best = Some(run);
                 }
             }
-            if !warm_up {
-                way.runs.extend(best);
+            if let Some((usage, text)) = best {
+                way.runs.push(usage);
+                way.texts.push(text);
             }
-        }
-        if warm_up {
-            continue;
         }
     }
     let off = speeds(&ways[0]);
@@ -169,7 +167,7 @@ fn tokens(
     Ok(model.tokenizer.encode(&text, template.is_none())?)
 }
 
-/// Always the same length: what stops early says little about speed.
+/// One answer and its text.
 fn answer(
     engine: &Engine,
     spec: &ModelSpec,
