@@ -316,6 +316,11 @@ impl DecoderModel {
         };
         let mut captured = Vec::new();
         for (index, (layer, cache)) in (first..).zip(self.layers.iter().skip(first).zip(caches)) {
+            if index + 1 == self.layers.len()
+                && let Some(row) = self.run_last_layer(layer, &x, input, &pass, cache)?
+            {
+                return Ok((row, captured));
+            }
             let mut queries = (input.queries && layer.sees_all()).then_some(None);
             x = layer.forward(x, &pass, cache, queries.as_mut())?;
             captured.extend(queries.flatten().map(|queries| LayerQueries {
@@ -324,6 +329,52 @@ impl DecoderModel {
             }));
         }
         Ok((x, captured))
+    }
+
+    /// The last layer where few of its outputs are read: all tokens go into its cache, but only the last one, or none, through the rest of
+    /// it. On long prompts that saves its attention, which is the most expensive part of small models. `None`: every output is wanted.
+    fn run_last_layer(
+        &self,
+        layer: &Layer,
+        x: &Tensor,
+        input: ForwardInput<'_>,
+        pass: &LayerPass<'_>,
+        cache: &mut LayerCache,
+    ) -> Result<Option<Tensor>, EngineError> {
+        let tokens = input.tokens.len();
+        if input.hidden || input.queries || input.replayable || tokens < 2 {
+            return Ok(None);
+        }
+        match input.logits {
+            LogitRows::None => {
+                layer.remember(x, pass, cache)?;
+                Ok(Some(x.narrow(0, tokens - 1, 1)?))
+            }
+            LogitRows::Last if layer.is_attention() => {
+                let last = tokens - 1;
+                let part = |range: std::ops::Range<usize>| -> Result<_, EngineError> {
+                    let positions = input.positions.part(range);
+                    let angles = self.rotary.angles(&positions, self.dtype, &self.device)?;
+                    Ok((positions, angles))
+                };
+                let (positions, angles) = part(0..last)?;
+                let earlier = LayerPass {
+                    angles: &angles,
+                    positions: &positions,
+                    ..*pass
+                };
+                layer.remember(&x.narrow(0, 0, last)?, &earlier, cache)?;
+                let (positions, angles) = part(last..tokens)?;
+                let newest = LayerPass {
+                    angles: &angles,
+                    positions: &positions,
+                    ..*pass
+                };
+                let row = layer.forward(x.narrow(0, last, 1)?, &newest, cache, None)?;
+                Ok(Some(row))
+            }
+            _ => Ok(None),
+        }
     }
 
     fn check(&self, tokens: &[u32], positions: &Positions) -> Result<(), EngineError> {
