@@ -11,7 +11,7 @@ use headstart_engine::{
     gguf::GgufFile,
     models::{ForwardInput, LogitRows, Model},
     positions::Positions,
-    weights::{GgufSource, Precision, Source, Weights},
+    weights::{GgufRows, GgufSource, Precision, Source, Weights},
 };
 use headstart_tests::{
     golden::Golden,
@@ -142,7 +142,13 @@ fn convert_to_f16(gguf: &Path, folder: &Path) {
     const VOCABULARY: usize = 49_152;
     let file = GgufFile::open(gguf).unwrap();
     let weights = Weights::new(
-        Source::Gguf(GgufSource::new(file, Some((9, 3)))),
+        Source::Gguf(GgufSource::new(
+            file,
+            GgufRows::InterleavedHeads {
+                queries: 9,
+                keys: 3,
+            },
+        )),
         Device::Cpu,
         DType::F32,
         Precision::Exact,
