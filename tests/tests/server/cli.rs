@@ -338,6 +338,39 @@ fn mistakes_in_the_settings_are_named() {
         "{errors}"
     );
     assert!(errors.contains(&settings), "{errors}");
+    let missing = shell.fails(&["--settings", "/no/settings.toml", "models"]);
+    assert!(missing.contains("/no/settings.toml"), "{missing}");
+}
+
+/// Opening a named pipe waits for somebody who writes to it.
+#[cfg(unix)]
+#[test]
+fn named_pipes_are_not_waited_for() {
+    let shell = Shell::new();
+    let folder = shell.models.path_of(TINY);
+    let pipe = |path: &Path| {
+        let made = std::process::Command::new("mkfifo").arg(path).status();
+        assert!(made.unwrap().success());
+    };
+    pipe(&shell.models.path().join("pipe.gguf"));
+    let text = shell.ok(&["models"]);
+    let line = text.lines().find(|line| line.starts_with("pipe ")).unwrap();
+    assert!(line.contains("not a regular file"), "{line}");
+    for name in ["tokenizer.json", "chat_template.jinja"] {
+        let file = folder.join(name);
+        let content = std::fs::read(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        pipe(&file);
+        let output = shell.run(&["run", TINY, "--max-tokens", "1", "Hi"]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(
+            errors.contains(name) && errors.contains("not a regular file"),
+            "{errors}"
+        );
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(&file, content).unwrap();
+    }
 }
 
 #[test]

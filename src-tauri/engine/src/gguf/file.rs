@@ -39,13 +39,14 @@ struct Shard {
 
 impl Shard {
     fn map(path: &Path) -> std::io::Result<Self> {
-        let file = File::open(path)?;
-        if !file.metadata()?.is_file() {
+        // Asked before it is opened: opening a named pipe waits for its writer.
+        if !std::fs::metadata(path)?.is_file() {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::InvalidInput,
                 "it is not a regular file",
             ));
         }
+        let file = File::open(path)?;
         // SAFETY: the mapping is read-only and private to this process. The bytes may change under us if another
         // program writes the file; they are only ever read as integers, floats and unchecked bytes, for which every
         // bit pattern is valid, and text is copied out before it is checked to be UTF-8. Truncation by another program

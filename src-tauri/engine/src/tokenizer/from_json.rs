@@ -146,6 +146,10 @@ fn read_json(path: &Path) -> Result<Option<Value>> {
         problem,
     };
     let length = match std::fs::metadata(path) {
+        // Reading a named pipe waits for its writer.
+        Ok(metadata) if !metadata.is_file() => {
+            return Err(invalid("it is not a regular file".into()));
+        }
         Ok(metadata) => metadata.len(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(error)),

@@ -77,7 +77,14 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
                 .map_or(text.as_str(), |(what, _)| what);
             let what = in_json_words(what);
             if path == "." {
-                ApiError::bad_request(format!("The request is wrong: {what}."))
+                let error = ApiError::bad_request(format!("The request is wrong: {what}."));
+                match what
+                    .strip_prefix("missing field `")
+                    .and_then(|rest| rest.strip_suffix('`'))
+                {
+                    Some(field) => error.with_param(field),
+                    None => error,
+                }
             } else {
                 ApiError::bad_field(&path, format!("The field \"{path}\" is wrong: {what}."))
             }
@@ -149,6 +156,8 @@ mod tests {
                 .contains("options.top_k")
         );
         assert!(message("{}").contains("missing field `model`"));
+        let missing = parse::<Body>(b"{}").unwrap_err();
+        assert_eq!(missing.body()["error"]["param"], "model");
         assert!(message("{\"model\": \"a\"} trailing").contains("trailing"));
         assert!(message(" [1]").contains("must be a JSON object"));
         assert!(message("3").contains("wrong"));

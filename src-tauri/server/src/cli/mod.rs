@@ -156,9 +156,17 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
 
 /// The settings file under the command line's choices.
 fn serve_options(common: &Common) -> Result<ServeOptions, Failure> {
-    let mut settings = match common.settings.clone().or_else(paths::settings_file) {
-        Some(path) => Settings::read(&path)?,
-        None => Settings::default(),
+    let mut settings = match (&common.settings, paths::settings_file()) {
+        // The standard file may be missing; one that was named is wanted: without it, a key that it sets would not be asked for.
+        (Some(path), _) if !path.exists() => {
+            return Err(Failure(format!(
+                "the settings file {} is not there",
+                path.display()
+            )));
+        }
+        (Some(path), _) => Settings::read(path)?,
+        (None, Some(path)) => Settings::read(&path)?,
+        (None, None) => Settings::default(),
     };
     if let Some(device) = common.device {
         settings.device = device.to_string();

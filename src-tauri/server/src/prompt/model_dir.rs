@@ -109,6 +109,13 @@ fn read_text(path: &Path) -> Result<Option<String>, PromptError> {
         source,
     };
     match std::fs::metadata(path) {
+        // Reading a named pipe waits for its writer.
+        Ok(metadata) if !metadata.is_file() => {
+            return Err(PromptError::InvalidFile {
+                path: path.to_owned(),
+                what: "it is not a regular file".into(),
+            });
+        }
         Ok(metadata) if metadata.len() > MAX_FILE => {
             return Err(PromptError::InvalidFile {
                 path: path.to_owned(),

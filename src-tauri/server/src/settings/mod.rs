@@ -72,7 +72,7 @@ impl Default for Settings {
 /// Why the settings file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// The file is there but cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the settings file {}: {source}", path.display())]
     Io {
         /// The file.
