@@ -4,7 +4,7 @@
 mod head;
 
 pub(crate) use head::Trunk;
-pub use head::{DraftVocabulary, HeadCache, MtpHead};
+pub use head::{HeadCache, MtpHead, SubsetHead};
 
 /// Whether a model can speculate with a head of its own, and if not, why.
 #[derive(Debug, Clone, Copy)]
