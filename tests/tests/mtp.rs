@@ -67,7 +67,7 @@ fn check_chunks(head: &MtpHead, hidden: &Tensor, ids: &[u32], chunks: &[usize], 
         }
         start = end;
     }
-    assert_eq!(cache.len(), Ok(start));
+    assert_eq!(cache.token_count(), Ok(start));
     assert_eq!(cache.next_position(), first + start as u32);
 }
 
@@ -118,7 +118,7 @@ fn a_trimmed_head_cache_forgets_its_guesses() {
     cache.trim(20).unwrap();
     assert_eq!(max_difference(&fold(20..21, &mut cache), &expected), 0.0);
     cache.restore(&snapshot).unwrap();
-    assert_eq!(cache.len(), Ok(20));
+    assert_eq!(cache.token_count(), Ok(20));
     assert_eq!(max_difference(&fold(20..21, &mut cache), &expected), 0.0);
     // A position that was there already is refused, and nothing is changed.
     let again = head.fold(&last, &[1], &Positions::contiguous(21, 1), &mut cache);
@@ -127,7 +127,7 @@ fn a_trimmed_head_cache_forgets_its_guesses() {
         head.fold(&last, &[1, 2], &Positions::contiguous(30, 2), &mut cache)
             .is_err()
     );
-    assert_eq!(cache.len(), Ok(21));
+    assert_eq!(cache.token_count(), Ok(21));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_draft_vocabulary_gives_a_part_of_the_logits() {
         let all = head.logits(&last).unwrap().to_vec2::<f32>().unwrap();
         let vocabulary = model.vocab_size() as u32;
         let some = [vocabulary - 1, 3, 3, 0, 64, 65, 17, vocabulary / 2];
-        let draft = head.draft_vocabulary(&some).unwrap();
+        let draft = head.subset(&some).unwrap();
         assert_eq!(
             draft.ids(),
             [0, 3, 17, 64, 65, vocabulary / 2, vocabulary - 1]
@@ -164,8 +164,8 @@ fn a_draft_vocabulary_gives_a_part_of_the_logits() {
                 "{dtype}, token {id}"
             );
         }
-        assert!(head.draft_vocabulary(&[vocabulary]).is_err());
-        assert!(head.draft_vocabulary(&[]).is_err());
+        assert!(head.subset(&[vocabulary]).is_err());
+        assert!(head.subset(&[]).is_err());
         assert!(draft.bytes() < model.weight_bytes() / 8);
     }
 }

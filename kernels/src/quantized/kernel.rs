@@ -49,7 +49,7 @@ impl Output {
 
 /// Calls `$f::<.., M>($args, rows)` for all `$rows`, in steps of up to `$most` rows.
 ///
-/// Few values of `M` are compiled: a step of 3 rows runs as 4, with its last row twice.
+/// Few values of `M` are compiled: a step of 5 rows runs as 8, with its last row several times.
 macro_rules! by_rows {
     ($rows:expr, $most:expr, $f:ident::<$($g:tt),*>($($arg:expr),*)) => {{
         let mut rows: Range<usize> = $rows;
@@ -60,7 +60,9 @@ macro_rules! by_rows {
                 $f::<$($g,)* 1>($($arg,)* step);
             } else if const { $most == 2 } || step.len() == 2 {
                 $f::<$($g,)* 2>($($arg,)* step);
-            } else if const { $most == 4 } || step.len() <= 4 {
+            } else if step.len() == 3 {
+                $f::<$($g,)* 3>($($arg,)* step);
+            } else if const { $most == 4 } || step.len() == 4 {
                 $f::<$($g,)* 4>($($arg,)* step);
             } else {
                 $f::<$($g,)* 8>($($arg,)* step);

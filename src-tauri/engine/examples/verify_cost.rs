@@ -1,6 +1,6 @@
 //! What a forward pass of several rows costs in units of a one-token pass: what speculative decoding has to win back.
 //!
-//! `cargo run --release -p headstart-engine --example verify_cost -- FOLDER [CACHED_TOKENS] [ROUNDS]`
+//! `cargo run --release -p headstart-engine --example verify_cost -- FOLDER [CACHED_TOKENS] [ROUNDS] [ROWS]`
 
 use std::{error::Error, path::Path, time::Instant};
 
@@ -17,13 +17,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let folder = arguments.next().ok_or("which model folder?")?;
     let mut number = |default: usize| arguments.next().map_or(Ok(default), |text| text.parse());
-    let (cached, rounds) = (number(256)?, number(60)?);
+    let (cached, rounds, only) = (number(256)?, number(60)?, number(0)?);
+    let widths = match only {
+        0 => (1..=EXACT_ROWS).collect(),
+        rows => vec![rows.min(EXACT_ROWS)],
+    };
     let model =
         Checkpoint::open(Path::new(&folder))?.load(&Device::Cpu, &LoadOptions::default())?;
-    in_pool(|| measure(model.as_ref(), cached, rounds)).map_err(Into::into)
+    in_pool(|| measure(model.as_ref(), cached, rounds, &widths)).map_err(Into::into)
 }
 
-fn measure(model: &dyn Model, cached: usize, rounds: usize) -> Result<(), String> {
+fn measure(
+    model: &dyn Model,
+    cached: usize,
+    rounds: usize,
+    widths: &[usize],
+) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| error.to_string();
     let ids: Vec<u32> = (0..(cached + EXACT_ROWS) as u32)
         .map(|i| i.wrapping_mul(2_654_435_761) % model.vocab_size() as u32)
@@ -38,7 +47,7 @@ fn measure(model: &dyn Model, cached: usize, rounds: usize) -> Result<(), String
     // Widths take turns, so that other load on the machine meets all of them alike.
     let mut times = vec![Vec::new(); EXACT_ROWS + 1];
     for _ in 0..rounds {
-        for rows in 1..=EXACT_ROWS {
+        for &rows in widths {
             let positions = Positions::contiguous(cached as u32, rows);
             let input = ForwardInput::new(&ids[cached..cached + rows], &positions, LogitRows::All)
                 .with_hidden()
@@ -53,11 +62,12 @@ fn measure(model: &dyn Model, cached: usize, rounds: usize) -> Result<(), String
         times.sort_by(f64::total_cmp);
         (times[0], times[times.len() / 2])
     };
-    let one = report(&mut times[1]);
-    for (rows, times) in times.iter_mut().enumerate().skip(1) {
+    let one = report(&mut times[widths[0]]);
+    for &rows in widths {
+        let times = &mut times[rows];
         let (least, median) = report(times);
         println!(
-            "{rows} rows: least {least:.2} ms ({:.2} of one), median {median:.2} ms ({:.2} of one)",
+            "{rows} rows: least {least:.2} ms ({:.2} of the first), median {median:.2} ms ({:.2} of the first)",
             least / one.0,
             median / one.1
         );
@@ -87,7 +97,7 @@ fn drafts(
     );
     let some: Vec<u32> = (0..model.vocab_size() as u32 / 8).collect();
     let start = Instant::now();
-    let draft = head.draft_vocabulary(&some)?;
+    let draft = head.subset(&some)?;
     println!(
         "gathering {} rows: {:.2} ms",
         some.len(),

@@ -98,6 +98,53 @@ unsafe fn four(x: *const i8, quad: usize) -> i32 {
     unsafe { x.add(4 * quad).cast::<i32>().read_unaligned() }
 }
 
+/// [`BlockDot::dot`] of the 8 columns whose bytes begin at `codes`, without the correction.
+#[inline(always)]
+#[allow(clippy::undocumented_unsafe_blocks)]
+unsafe fn half_dot<const BITS: u32, const HALVES: bool, const M: usize>(
+    codes: *const u8,
+    halves: *const i8,
+    x: [*const i8; M],
+) -> [__m256i; M] {
+    unsafe {
+        let zero = _mm256_setzero_si256();
+        // Quads that fit in 16 bit.
+        let depth = match (BITS, HALVES) {
+            (2..=4, false) => 8,
+            (2..=5, _) => 4,
+            (6, _) => 2,
+            _ => 1,
+        };
+        let (mut sum16, mut sum32) = ([zero; M], [zero; M]);
+        // What a pair of 16-bit sums is multiplied by when it is widened.
+        let mut weight = _mm256_set1_epi16(1);
+        unrolled!(Q in [0 1 2 3 4 5 6 7] {
+            if HALVES && Q.is_multiple_of(4) {
+                let wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(halves.add(Q * 4).cast()));
+                let low = _mm256_and_si256(wide, _mm256_set1_epi32(0xffff));
+                weight = _mm256_or_si256(low, _mm256_slli_epi32::<16>(wide));
+            }
+            let code = quad256::<BITS>(codes, Q, 0);
+            for r in 0..M {
+                let x = _mm256_set1_epi32(four(x[r], Q));
+                let pairs = if BITS == 8 {
+                    _mm256_maddubs_epi16(_mm256_abs_epi8(code), _mm256_sign_epi8(x, code))
+                } else {
+                    _mm256_maddubs_epi16(code, x)
+                };
+                let first = Q.is_multiple_of(depth);
+                sum16[r] = if first { pairs } else { _mm256_add_epi16(sum16[r], pairs) };
+                if Q % depth == depth - 1 {
+                    let wide = _mm256_madd_epi16(sum16[r], weight);
+                    let first = Q < depth;
+                    sum32[r] = if first { wide } else { _mm256_add_epi32(sum32[r], wide) };
+                }
+            }
+        });
+        sum32
+    }
+}
+
 impl BlockDot for Avx2 {
     const ROWS: usize = 4;
     const SIGNED_BIAS: i32 = 0;
@@ -114,51 +161,16 @@ impl BlockDot for Avx2 {
         correction: [i32; M],
     ) -> [Self::Row; M] {
         unsafe {
-            let zero = _mm256_setzero_si256();
             let mut out = [[_mm256_setzero_ps(); 2]; M];
-            // Quads that fit in 16 bit.
-            let depth = match (BITS, HALVES) {
-                (2..=4, false) => 8,
-                (2..=5, _) => 4,
-                (6, _) => 2,
-                _ => 1,
-            };
-            let mut sum16 = [[zero; 2]; M];
-            let mut sum32 = [[zero; 2]; M];
-            // What a pair of 16-bit sums is multiplied by when it is widened.
-            let mut weight = [_mm256_set1_epi16(1); 2];
-            unrolled!(Q in [0 1 2 3 4 5 6 7] {
-                if HALVES && Q.is_multiple_of(4) {
-                    for (i, weight) in weight.iter_mut().enumerate() {
-                        let sc = _mm_loadl_epi64(halves.add(Q * 4 + 8 * i).cast());
-                        let wide = _mm256_cvtepi8_epi32(sc);
-                        let low = _mm256_and_si256(wide, _mm256_set1_epi32(0xffff));
-                        *weight = _mm256_or_si256(low, _mm256_slli_epi32::<16>(wide));
-                    }
-                }
-                let code = [quad256::<BITS>(codes, Q, 0), quad256::<BITS>(codes, Q, 32)];
-                for r in 0..M {
-                    let x = _mm256_set1_epi32(four(x[r], Q));
-                    for i in 0..2 {
-                        let pairs = if BITS == 8 {
-                            _mm256_maddubs_epi16(_mm256_abs_epi8(code[i]), _mm256_sign_epi8(x, code[i]))
-                        } else {
-                            _mm256_maddubs_epi16(code[i], x)
-                        };
-                        let first = Q.is_multiple_of(depth);
-                        sum16[r][i] = if first { pairs } else { _mm256_add_epi16(sum16[r][i], pairs) };
-                        if Q % depth == depth - 1 {
-                            let wide = _mm256_madd_epi16(sum16[r][i], weight[i]);
-                            let first = Q < depth;
-                            sum32[r][i] = if first { wide } else { _mm256_add_epi32(sum32[r][i], wide) };
-                        }
-                    }
-                }
-            });
-            for r in 0..M {
+            // One half of the columns after the other: the sums of both would not fit in the registers.
+            let sums = [
+                half_dot::<BITS, HALVES, M>(codes, halves, x),
+                half_dot::<BITS, HALVES, M>(codes.add(32), halves.wrapping_add(8), x),
+            ];
+            for (r, out) in out.iter_mut().enumerate() {
                 let correction = _mm256_set1_epi32(correction[r]);
-                for i in 0..2 {
-                    out[r][i] = _mm256_cvtepi32_ps(_mm256_add_epi32(sum32[r][i], correction));
+                for (out, sums) in out.iter_mut().zip(&sums) {
+                    *out = _mm256_cvtepi32_ps(_mm256_add_epi32(sums[r], correction));
                 }
             }
             out

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use super::{
-    DraftRows, MtpHead,
+    MtpHead, SubsetHead,
     draft_vocabulary::{Coverage, DraftVocabulary, RequestVocabulary, TokenCounts, default_size},
 };
 use crate::error::EngineError;
@@ -22,7 +22,7 @@ pub struct DraftHeads {
     /// Where the counts are kept, and the tokenizer's fingerprint.
     file: Option<(PathBuf, u64)>,
     always: Vec<u32>,
-    chosen: Option<(DraftVocabulary, Arc<DraftRows>)>,
+    chosen: Option<(DraftVocabulary, Arc<SubsetHead>)>,
     requests: usize,
 }
 
@@ -65,7 +65,7 @@ impl DraftHeads {
             None => {
                 let size = default_size(self.counts.vocab());
                 let ids = self.counts.choose(size, &self.always);
-                let rows = Arc::new(head.draft_vocabulary(ids.ids())?);
+                let rows = Arc::new(head.subset(ids.ids())?);
                 self.requests = 0;
                 self.chosen.insert((ids, rows)).clone()
             }
@@ -73,7 +73,7 @@ impl DraftHeads {
         let vocabulary = ids.for_request(prompt, PROMPT_TOKENS);
         let extra = match vocabulary.extra() {
             [] => None,
-            extra => Some(head.draft_vocabulary(extra)?),
+            extra => Some(head.subset(extra)?),
         };
         Ok(DraftHead {
             whole: ids.is_whole(),
@@ -116,8 +116,8 @@ impl Drop for DraftHeads {
 #[derive(Debug)]
 pub struct DraftHead {
     vocabulary: RequestVocabulary,
-    rows: Arc<DraftRows>,
-    extra: Option<DraftRows>,
+    rows: Arc<SubsetHead>,
+    extra: Option<SubsetHead>,
     coverage: Coverage,
     merged: Vec<f32>,
     whole: bool,
@@ -142,7 +142,7 @@ impl DraftHead {
         &mut self,
         hidden: &candle_core::Tensor,
     ) -> Result<(&[u32], &mut [f32]), EngineError> {
-        let row = |rows: &DraftRows| -> Result<Vec<f32>, EngineError> {
+        let row = |rows: &SubsetHead| -> Result<Vec<f32>, EngineError> {
             Ok(rows.logits(hidden)?.flatten_all()?.to_vec1()?)
         };
         let base = row(&self.rows)?;

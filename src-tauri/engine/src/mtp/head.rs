@@ -169,7 +169,7 @@ impl MtpHead {
     ///
     /// # Errors
     /// When there is no id, one is outside the vocabulary, or the device fails.
-    pub fn draft_vocabulary(&self, ids: &[u32]) -> Result<DraftRows, EngineError> {
+    pub fn subset(&self, ids: &[u32]) -> Result<SubsetHead, EngineError> {
         let mut ids = ids.to_vec();
         ids.sort_unstable();
         ids.dedup();
@@ -179,7 +179,7 @@ impl MtpHead {
             ));
         }
         let head = self.head.select(&ids, &self.device)?;
-        Ok(DraftRows { ids, head })
+        Ok(SubsetHead { ids, head })
     }
 
     /// Bytes of the head's own weights: without the embedding and the output head, which are the model's.
@@ -195,12 +195,12 @@ impl MtpHead {
 
 /// The output head over some tokens only.
 #[derive(Debug, Clone)]
-pub struct DraftRows {
+pub struct SubsetHead {
     ids: Vec<u32>,
     head: Linear,
 }
 
-impl DraftRows {
+impl SubsetHead {
     /// The token ids, ascending: entry `i` of the logits is that of token `ids[i]`.
     pub fn ids(&self) -> &[u32] {
         &self.ids
@@ -229,7 +229,7 @@ impl HeadCache {
     ///
     /// # Errors
     /// When keys and positions disagree: the cache must be thrown away.
-    pub fn len(&self) -> Result<usize, CacheError> {
+    pub fn token_count(&self) -> Result<usize, CacheError> {
         self.0.token_count()
     }
 

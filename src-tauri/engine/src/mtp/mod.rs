@@ -10,7 +10,7 @@ pub mod speculator;
 
 pub use draft_head::{DraftHead, DraftHeads};
 pub(crate) use head::Trunk;
-pub use head::{DraftRows, HeadCache, MtpHead};
+pub use head::{HeadCache, MtpHead, SubsetHead};
 
 pub use speculator::{CycleLimits, Speculator};
 

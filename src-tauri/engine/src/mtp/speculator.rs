@@ -258,7 +258,7 @@ impl Speculator {
             // Nothing that the head could go on from, at a sequence's very beginning: the pass is a plain one.
             return Ok(());
         };
-        let committed = self.cache.len()?;
+        let committed = self.cache.token_count()?;
         for offset in 0..depth {
             let token = self.propose(head, sampler, &state)?;
             if stop_ids.contains(&token) || offset + 1 == depth {
