@@ -24,11 +24,7 @@ const TINY: [&str; 6] = [
 ];
 
 fn load(path: &Path, dtype: Option<DType>, precision: Precision) -> Box<dyn Model> {
-    let options = LoadOptions {
-        dtype,
-        precision,
-        ..LoadOptions::default()
-    };
+    let options = LoadOptions { dtype, precision };
     Checkpoint::open(path)
         .unwrap()
         .load(&Device::Cpu, &options)
