@@ -19,6 +19,7 @@ use crate::{
     specprefill::{
         DraftScorer, DraftState, Facts, OwnScorer, OwnWork, Plan, Scored, Scorer, SkipReason,
         SparsePlan, SparsePrefill, SpecPrefillReport, plan, select,
+        select::TAIL_TOKENS,
         session::{RESUME_MARGIN, SparseSession},
     },
 };
@@ -142,9 +143,17 @@ impl PromptRun {
             },
         }
         report.cached_tokens = done;
-        if let Err(error) = cache.reserve(cache.positions().as_slice().len() + prompt.len() - done)
-            && !report.applied
-        {
+        let held = cache.positions().as_slice().len();
+        let expected = match &stage {
+            Stage::Dense {
+                then: Some(plan), ..
+            } => {
+                let window = prompt.len() - plan.window_start;
+                plan.window_start - done + (window as f32 * plan.keep_ratio) as usize + TAIL_TOKENS
+            }
+            _ => prompt.len() - done,
+        };
+        if let Err(error) = cache.reserve(held + expected) {
             // Not fatal: the buffers grow as they are filled, or fail then.
             tracing::debug!(%error, "room for the whole prompt could not be reserved");
         }
