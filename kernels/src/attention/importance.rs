@@ -37,7 +37,11 @@ pub fn attention_importance(
             k.shape()
         );
     }
-    if rows == 0 || scores.len() % rows != 0 || scores.len() / rows > keys || pool % 2 == 0 {
+    if rows == 0
+        || !scores.len().is_multiple_of(rows)
+        || scores.len() / rows > keys
+        || pool.is_multiple_of(2)
+    {
         candle_core::bail!(
             "attention importance: {} scores of {rows} rows over {keys} keys, pooled by {pool}",
             scores.len()

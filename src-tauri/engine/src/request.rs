@@ -252,7 +252,7 @@ pub enum GenerationEvent {
         /// Why.
         reason: FinishReason,
         /// Counts and times.
-        usage: Usage,
+        usage: Box<Usage>,
     },
     /// It could not be answered.
     Failed(EngineError),

@@ -17,3 +17,15 @@ pub fn models_dir() -> Option<PathBuf> {
 pub fn settings_file() -> Option<PathBuf> {
     project().map(|dirs| dirs.config_dir().join("settings.toml"))
 }
+
+/// A folder for what the engine learns from the user's traffic, made if it is not there; `None` when it cannot be.
+pub fn state_dir() -> Option<PathBuf> {
+    let folder = project()?.data_local_dir().join("state");
+    match std::fs::create_dir_all(&folder) {
+        Ok(()) => Some(folder),
+        Err(error) => {
+            tracing::warn!(folder = %folder.display(), %error, "nothing can be kept for later runs");
+            None
+        }
+    }
+}

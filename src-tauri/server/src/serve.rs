@@ -123,6 +123,8 @@ pub async fn start(options: ServeOptions) -> Result<RunningServer, ServeError> {
         max_running: settings.max_running.max(1),
         max_waiting: settings.max_waiting,
         max_loaded_models: settings.max_loaded_models,
+        prefix_cache_bytes: settings.prefix_cache_mib << 20,
+        state_folder: paths::state_dir(),
         ..EngineOptions::default()
     })
     .map_err(ServeError::Engine)?;

@@ -1,7 +1,7 @@
 //! What every handler needs: the engine, the library, the settings, and the models' templates.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::SystemTime,
@@ -13,15 +13,15 @@ use headstart_engine::{
     device::device_name,
     scheduler::{Engine, ModelInfo, ModelSpec},
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     api::ApiError,
     conversation::template_of,
     defaults::SamplingDefaults,
     library::{Library, ModelEntry},
-    prompt::{ChatTemplate, PromptError, RenderRequest},
-    settings::Settings,
+    prompt::{ChatTemplate, NoStaticPrefix, PreparedPrompt, PromptError, RenderRequest},
+    settings::{RequestSettings, Resolved, Settings},
 };
 
 type CachedTemplate = (SystemTime, Option<Arc<ChatTemplate>>);
@@ -32,6 +32,8 @@ struct Inner {
     settings: Settings,
     /// Compiled templates by model path, kept while the model's time stamp stands.
     templates: Mutex<HashMap<PathBuf, CachedTemplate>>,
+    /// What the log was told about the settings; once is enough.
+    warned: Mutex<HashSet<String>>,
     /// Turns for tokenizing, which is heavy work for long prompts.
     tokenizing: Arc<Semaphore>,
 }
@@ -51,6 +53,7 @@ impl AppState {
             library: Arc::new(library),
             settings,
             templates: Mutex::default(),
+            warned: Mutex::default(),
             tokenizing: Arc::new(Semaphore::new(TOKENIZING_AT_ONCE)),
         }))
     }
@@ -117,6 +120,45 @@ impl AppState {
         SamplingDefaults::of_model(&entry.path)
     }
 
+    /// What a request to this model is answered with: its own fields, then the model's settings, then the defaults.
+    ///
+    /// # Errors
+    /// 400 naming the field that is out of its range or names an unusable draft.
+    pub async fn resolve(
+        &self,
+        entry: &ModelEntry,
+        request: RequestSettings,
+    ) -> Result<Resolved, ApiError> {
+        let state = self.clone();
+        let id = entry.id.clone();
+        // A draft is looked for in the model folders.
+        let resolved = tokio::task::spawn_blocking(move || {
+            let find = |name: &str| {
+                let found = state.library().find(name);
+                found
+                    .map(|entry| state.model_spec(&entry))
+                    .map_err(|error| error.to_string())
+            };
+            state.settings().resolve(&id, &request, find)
+        })
+        .await
+        .map_err(|_| {
+            ApiError::internal("The settings could not be applied; the log has the details.")
+        })?
+        .map_err(|error| ApiError::bad_field(error.field, error.message))?;
+        if let Some(warning) = &resolved.warning
+            && self
+                .0
+                .warned
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(warning.clone())
+        {
+            tracing::warn!("{warning}");
+        }
+        Ok(resolved)
+    }
+
     /// Renders a conversation with the model's own template.
     ///
     /// # Errors
@@ -124,7 +166,7 @@ impl AppState {
     pub async fn render_chat(
         &self,
         entry: &ModelEntry,
-        request: RenderRequest,
+        request: Arc<RenderRequest>,
     ) -> Result<String, ApiError> {
         let state = self.clone();
         let entry = entry.clone();
@@ -195,13 +237,7 @@ impl AppState {
             .with_code("context_length_exceeded"));
         }
         // The turn goes along with the work, which goes on when the client is gone.
-        let turn = self
-            .0
-            .tokenizing
-            .clone()
-            .acquire_owned()
-            .await
-            .map_err(|_| ApiError::internal("The server is stopping."))?;
+        let turn = self.tokenizing_turn().await?;
         let tokenizer = model.tokenizer.clone();
         tokio::task::spawn_blocking(move || {
             let _turn = turn;
@@ -211,6 +247,52 @@ impl AppState {
         .map_err(|_| ApiError::internal("The tokenizer failed; the log has the details."))?
         .map_err(|error| {
             ApiError::bad_request(format!("The prompt could not be tokenized: {error}."))
+        })
+    }
+
+    async fn tokenizing_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let turns = self.0.tokenizing.clone();
+        turns
+            .acquire_owned()
+            .await
+            .map_err(|_| ApiError::internal("The server is stopping."))
+    }
+
+    /// Finds what SpecPrefill must not touch in the prompt `tokens` of the conversation `request`, where it may want to.
+    ///
+    /// # Errors
+    /// 500 when the work panics.
+    pub async fn prepare_chat(
+        &self,
+        entry: &ModelEntry,
+        model: &Arc<ModelInfo>,
+        request: Arc<RenderRequest>,
+        tokens: Vec<u32>,
+        settings: &Resolved,
+    ) -> Result<PreparedPrompt, ApiError> {
+        if let Some(reason) = PreparedPrompt::not_needed(&tokens, &settings.specprefill) {
+            return Ok(PreparedPrompt::without_boundaries(tokens, reason));
+        }
+        let turn = self.tokenizing_turn().await?;
+        let (state, entry, model) = (self.clone(), entry.clone(), model.clone());
+        let protect = settings.protect_last_messages;
+        tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            match state.template(&entry) {
+                Ok(Some(template)) => PreparedPrompt::of_conversation(
+                    tokens,
+                    &request,
+                    &template,
+                    &model.tokenizer,
+                    protect,
+                ),
+                // The prompt was rendered a moment ago; the model's files may have changed since.
+                _ => PreparedPrompt::without_boundaries(tokens, NoStaticPrefix::NoTemplate),
+            }
+        })
+        .await
+        .map_err(|_| {
+            ApiError::internal("The prompt could not be prepared; the log has the details.")
         })
     }
 }

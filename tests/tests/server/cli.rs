@@ -340,6 +340,29 @@ fn mistakes_in_the_settings_are_named() {
     assert!(errors.contains(&settings), "{errors}");
     let missing = shell.fails(&["--settings", "/no/settings.toml", "models"]);
     assert!(missing.contains("/no/settings.toml"), "{missing}");
+
+    for (text, parts) in [
+        (
+            "[models.\"test/tiny\"]\nspecprefill_keep_ratio = 0.01\n",
+            ["test/tiny", "specprefill_keep_ratio is 0.01", "0.05 to 1"],
+        ),
+        (
+            "[defaults]\nmtp_max_depth = 9\n",
+            ["defaults", "mtp_max_depth is 9", "1 to 8"],
+        ),
+        (
+            "[defaults]\nspecprefill = true\n",
+            ["line 2", "`specprefill`", "specprefill_enabled"],
+        ),
+    ] {
+        let settings = shell.file("settings.toml", text);
+        let output = shell.run(&["--settings", &settings, "serve", "--port", "0"]);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        for part in parts.iter().copied().chain([settings.as_str()]) {
+            assert!(errors.contains(part), "{part}: {errors}");
+        }
+    }
 }
 
 /// Opening a named pipe waits for somebody who writes to it.
@@ -371,6 +394,38 @@ fn named_pipes_are_not_waited_for() {
         std::fs::remove_file(&file).unwrap();
         std::fs::write(&file, content).unwrap();
     }
+}
+
+/// Switches and settings reach the answer, and the lines at the end say what was done with them.
+#[test]
+fn run_says_what_specprefill_and_mtp_did() {
+    let shell = Shell::new();
+    let ask = ["run", TINY, "Hello", "--max-tokens", "2"];
+    let lines = |before: &[&str], after: &[&str]| {
+        let output = shell.run(&[before, &ask[..], after].concat());
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{errors}");
+        (errors.contains("[SpecPrefill"), errors.contains("[MTP"))
+    };
+    assert_eq!(lines(&[], &[]), (false, false));
+    assert_eq!(lines(&[], &["--mtp", "--mtp-depth", "2"]), (false, true));
+    let speed = [
+        "--specprefill",
+        "--draft",
+        TINY_TEXT,
+        "--keep",
+        "0.3",
+        "--threshold",
+        "4",
+    ];
+    assert_eq!(lines(&[], &speed), (true, false));
+    let settings = shell.file("on.toml", "[defaults]\nspecprefill_enabled = true\n");
+    assert_eq!(lines(&["--settings", &settings], &[]), (true, false));
+
+    let fails = |further: &[&str]| shell.fails(&[&ask[..], further].concat());
+    assert!(fails(&["--specprefill", "--draft", "no/such"]).contains("no/such"));
+    assert!(fails(&["--specprefill", "--keep", "2"]).contains("0.05 to 1"));
+    assert!(fails(&["--mtp", "--mtp-depth", "9"]).contains("1 to 8"));
 }
 
 #[test]

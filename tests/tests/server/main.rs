@@ -6,6 +6,7 @@ mod concurrency;
 mod errors;
 mod guard;
 mod sampling;
+mod speed;
 mod sse;
 mod usage;
 

@@ -61,7 +61,7 @@ enum Stage {
         then: Option<SparsePlan>,
     },
     /// The tokens after the dense part are ranked.
-    Score(SparsePlan, Box<Ranking>),
+    Score(SparsePlan, Ranking),
     /// The kept ones are read.
     Sparse(SparsePrefill),
 }
@@ -69,8 +69,8 @@ enum Stage {
 /// Who ranks the tokens.
 #[derive(Debug)]
 enum Ranking {
-    Draft(DraftScorer),
-    Own(OwnScorer),
+    Draft(Box<DraftScorer>),
+    Own(Box<OwnScorer>),
 }
 
 /// The way of one prompt into its cache.
@@ -358,7 +358,8 @@ impl PromptRun {
         self.report.scored_tokens = total;
         self.report.scorer = Some(plan.scorer);
         let ranking = guarded(|| match plan.scorer {
-            Scorer::Own => OwnScorer::new(resources.model, cache, window).map(Ranking::Own),
+            Scorer::Own => OwnScorer::new(resources.model, cache, window)
+                .map(|scorer| Ranking::Own(Box::new(scorer))),
             Scorer::Draft => {
                 let draft = draft(resources.draft)?;
                 let spec = request.specprefill.draft.as_ref();
@@ -367,7 +368,8 @@ impl PromptRun {
                 let seed = request.sampling.seed.unwrap_or(0);
                 let prefix = &mut resources.stores.draft_prefix;
                 let start = plan.window_start;
-                DraftScorer::new(draft, key, prefix, window, start, seed).map(Ranking::Draft)
+                DraftScorer::new(draft, key, prefix, window, start, seed)
+                    .map(|scorer| Ranking::Draft(Box::new(scorer)))
             }
         });
         self.report.scoring += started.elapsed();
@@ -379,7 +381,7 @@ impl PromptRun {
                     self.report.draft_model = spec.map(|spec| spec.key.clone());
                     done = scorer.restored();
                 }
-                self.stage = Stage::Score(plan, Box::new(ranking));
+                self.stage = Stage::Score(plan, ranking);
                 Progress::More {
                     phase: PrefillPhase::Scoring,
                     done,
@@ -402,9 +404,9 @@ impl PromptRun {
         cache: &mut SequenceCache,
         resources: &mut Resources<'_>,
         plan: SparsePlan,
-        mut ranking: Box<Ranking>,
+        mut ranking: Ranking,
     ) -> Progress {
-        let scored = guarded(|| match &mut *ranking {
+        let scored = guarded(|| match &mut ranking {
             Ranking::Own(scorer) => scorer.step(resources.model, resources.chunk),
             Ranking::Draft(scorer) => {
                 let prefix = &mut resources.stores.draft_prefix;
@@ -421,7 +423,7 @@ impl PromptRun {
                 }
             }
             Ok(Scored::Done(importance)) => {
-                let work = match *ranking {
+                let work = match ranking {
                     Ranking::Draft(_) => Ok(None),
                     Ranking::Own(scorer) => scorer.into_work().map(Some),
                 };

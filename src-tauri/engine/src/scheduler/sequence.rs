@@ -542,7 +542,10 @@ impl Sequence {
             reason = ?reason,
             "request answered"
         );
-        self.send(GenerationEvent::Finished { reason, usage });
+        self.send(GenerationEvent::Finished {
+            reason,
+            usage: Box::new(usage),
+        });
         self.phase = Phase::Done;
     }
 }

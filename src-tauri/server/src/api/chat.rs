@@ -1,5 +1,7 @@
 //! `POST /v1/chat/completions`.
 
+use std::sync::Arc;
+
 use axum::{extract::State, response::Response};
 use headstart_engine::{request::GeneratedToken, tokenizer::Tokenizer};
 use serde::Deserialize;
@@ -10,9 +12,11 @@ use super::{
     extract::RawBody,
     logprobs,
     params::{GenerationParams, TopLogprobs},
-    reply::{Job, Shape, reply},
+    reply::{Job, Shape, Target, reply},
 };
-use crate::{conversation::Conversation, state::AppState};
+use crate::{
+    conversation::Conversation, prompt::RenderRequest, settings::RequestSettings, state::AppState,
+};
 
 /// The fields of a chat request that neither the template nor the generation needs.
 #[derive(Debug, Deserialize)]
@@ -58,6 +62,7 @@ pub(super) async fn chat_completions(
 ) -> Result<Response, ApiError> {
     let params: GenerationParams = body.parse()?;
     let chat: ChatRequest = body.parse()?;
+    let speed: RequestSettings = body.parse()?;
     let mut conversation: Conversation = body.parse()?;
     params.check_supported()?;
     let logprobs = chat.wanted_logprobs()?;
@@ -73,22 +78,26 @@ pub(super) async fn chat_completions(
         ));
     }
     let entry = state.find_model(&chat.model).await?;
-    let text = state
-        .render_chat(&entry, conversation.into_request())
-        .await?;
+    let settings = state.resolve(&entry, speed).await?;
+    let request = Arc::new(RenderRequest {
+        // Read once for all renderings of this request: a clock in the template must not part the prompt from its probes.
+        now: Some(chrono::Local::now().naive_local()),
+        ..conversation.into_request()
+    });
+    let text = state.render_chat(&entry, request.clone()).await?;
     let model = state.load(&entry).await?;
     // The template writes the special tokens itself.
-    let prompt_tokens = state.tokenize(&model, text, false).await?;
-    let job = Job::new(
-        &state,
-        &entry,
-        &model,
-        &params,
-        prompt_tokens,
-        logprobs,
-        body.arrived,
-    )?;
-    let shape = ChatShape::new(entry.id, logprobs.is_some(), params.includes_usage());
+    let tokens = state.tokenize(&model, text, false).await?;
+    let prompt = state
+        .prepare_chat(&entry, &model, request, tokens, &settings)
+        .await?;
+    let target = Target {
+        entry,
+        model,
+        settings,
+    };
+    let job = Job::new(&state, &target, &params, prompt, logprobs, body.arrived)?;
+    let shape = ChatShape::new(target.entry.id, logprobs.is_some(), params.includes_usage());
     reply(&state, job, shape).await
 }
 

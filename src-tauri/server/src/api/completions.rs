@@ -10,9 +10,13 @@ use super::{
     extract::RawBody,
     logprobs::LegacyLogprobs,
     params::{GenerationParams, TopLogprobs},
-    reply::{Job, Shape, reply},
+    reply::{Job, Shape, Target, reply},
 };
-use crate::state::AppState;
+use crate::{
+    prompt::{NoStaticPrefix, PreparedPrompt},
+    settings::RequestSettings,
+    state::AppState,
+};
 
 #[derive(Debug, Deserialize)]
 struct CompletionRequest {
@@ -72,6 +76,7 @@ pub(super) async fn completions(
 ) -> Result<Response, ApiError> {
     let params: GenerationParams = body.parse()?;
     let completion: CompletionRequest = body.parse()?;
+    let speed: RequestSettings = body.parse()?;
     params.check_supported()?;
     if completion.suffix.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::bad_field(
@@ -81,6 +86,7 @@ pub(super) async fn completions(
     }
     let prompt = completion.prompt.single()?;
     let entry = state.find_model(&completion.model).await?;
+    let settings = state.resolve(&entry, speed).await?;
     let model = state.load(&entry).await?;
     let echo = completion.echo.unwrap_or(false);
     let (prompt_tokens, echoed) = match prompt {
@@ -101,12 +107,16 @@ pub(super) async fn completions(
     if prompt_tokens.is_empty() {
         return Err(ApiError::bad_field("prompt", "The prompt is empty."));
     }
+    let target = Target {
+        entry,
+        model,
+        settings,
+    };
     let job = Job::new(
         &state,
-        &entry,
-        &model,
+        &target,
         &params,
-        prompt_tokens,
+        PreparedPrompt::without_boundaries(prompt_tokens, NoStaticPrefix::NoTemplate),
         completion.logprobs.map(|top| top.0),
         body.arrived,
     )?;
@@ -115,7 +125,7 @@ pub(super) async fn completions(
     let shape = CompletionShape {
         id: format!("cmpl-{}", uuid::Uuid::new_v4().simple()),
         created: chrono::Utc::now().timestamp(),
-        model: entry.id,
+        model: target.entry.id,
         echoed,
         logprobs: completion.logprobs.map(|_| logprobs),
         include_usage: params.includes_usage(),

@@ -16,7 +16,15 @@ use headstart_engine::{
 use serde_json::Value;
 
 use super::{error::ApiError, params::GenerationParams, stream, usage::usage};
-use crate::{library::ModelEntry, state::AppState};
+use crate::{library::ModelEntry, prompt::PreparedPrompt, settings::Resolved, state::AppState};
+
+/// The model of a request, and how it is to be run.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) entry: ModelEntry,
+    pub(super) model: Arc<ModelInfo>,
+    pub(super) settings: Resolved,
+}
 
 /// A generation ready to run.
 #[derive(Debug)]
@@ -34,13 +42,18 @@ impl Job {
     /// 400 when a parameter is out of its range.
     pub(super) fn new(
         state: &AppState,
-        entry: &ModelEntry,
-        model: &ModelInfo,
+        target: &Target,
         params: &GenerationParams,
-        prompt_tokens: Vec<u32>,
+        prompt: PreparedPrompt,
         logprobs: Option<usize>,
         arrived: Instant,
     ) -> Result<Self, ApiError> {
+        let Target {
+            entry,
+            model,
+            settings,
+        } = target;
+        let prompt_tokens = prompt.tokens;
         if prompt_tokens.len() >= model.context_length {
             return Err(EngineError::ContextOverflow {
                 prompt_tokens: prompt_tokens.len(),
@@ -77,6 +90,10 @@ impl Job {
                 max_tokens: params.max_tokens()?,
                 show_special_tokens: params.shows_special_tokens(),
                 arrived,
+                static_prefix: prompt.static_prefix,
+                protected_tail: prompt.protected_tail,
+                specprefill: settings.specprefill.clone(),
+                mtp: settings.mtp,
                 ..GenerationRequest::new(state.model_spec(entry), prompt_tokens, sampling)
             },
             tokenizer: model.tokenizer.clone(),

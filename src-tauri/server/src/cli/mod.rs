@@ -7,6 +7,7 @@ mod quantize;
 mod render;
 mod run;
 mod serve;
+mod speed;
 
 use std::{io::IsTerminal, net::IpAddr, path::PathBuf, process::ExitCode};
 
@@ -201,16 +202,7 @@ fn find_model(options: &ServeOptions, name: &str) -> Result<ModelEntry, Failure>
                         .collect();
                     format!("there is no model yet; looked in {}", folders.join(", "))
                 }
-                LookupError::Unknown { known, .. } => format!(
-                    "there is no model \"{name}\"; available: {}",
-                    known.join(", ")
-                ),
-                LookupError::Ambiguous(ids) => {
-                    format!("several models are called \"{name}\": {}", ids.join(", "))
-                }
-                LookupError::Broken { id, reason } => {
-                    format!("the model {id} cannot be used: {reason}")
-                }
+                error => error.to_string(),
             })
         })
 }

@@ -11,9 +11,15 @@ use headstart_engine::{
 };
 use serde_json::json;
 
-use super::{Failure, find_model, start_engine};
+use super::{
+    Failure, find_model,
+    speed::{SpeedArgs, summary},
+    start_engine,
+};
 use crate::{
-    conversation::template_of, defaults::SamplingDefaults, prompt::RenderRequest,
+    conversation::template_of,
+    defaults::SamplingDefaults,
+    prompt::{NoStaticPrefix, PreparedPrompt, RenderRequest},
     serve::ServeOptions,
 };
 
@@ -41,6 +47,8 @@ pub(super) struct RunArgs {
     /// Do not print counts and times at the end.
     #[arg(long)]
     no_stats: bool,
+    #[command(flatten)]
+    speed: SpeedArgs,
 }
 
 /// Answers one prompt, streaming to standard output; counts and times go to standard error.
@@ -57,9 +65,10 @@ pub(super) fn run(options: &ServeOptions, args: RunArgs) -> Result<(), Failure> 
         }
     };
     let entry = find_model(options, &args.model)?;
+    let settings = args.speed.resolve(options, &entry)?;
     let checkpoint = Checkpoint::open(&entry.path)?;
-    let text = if args.raw {
-        prompt
+    let (text, conversation) = if args.raw {
+        (prompt, None)
     } else {
         let template = template_of(&checkpoint)?.ok_or_else(|| {
             Failure(
@@ -72,10 +81,12 @@ pub(super) fn run(options: &ServeOptions, args: RunArgs) -> Result<(), Failure> 
                 .map(|text| json!({"role": "system", "content": text})),
         );
         messages.push(json!({"role": "user", "content": prompt}));
-        template.render(&RenderRequest {
+        let request = RenderRequest {
             messages,
+            now: Some(chrono::Local::now().naive_local()),
             ..RenderRequest::default()
-        })?
+        };
+        (template.render(&request)?, Some((template, request)))
     };
     drop(checkpoint);
     let engine = start_engine(options)?;
@@ -95,11 +106,27 @@ pub(super) fn run(options: &ServeOptions, args: RunArgs) -> Result<(), Failure> 
         seed: args.seed,
         ..SamplingParams::greedy()
     };
-    let prompt_tokens = model.tokenizer.encode(&text, args.raw)?;
+    let tokens = model.tokenizer.encode(&text, args.raw)?;
+    let not_needed = PreparedPrompt::not_needed(&tokens, &settings.specprefill);
+    let prompt = match (conversation, not_needed) {
+        (None, _) => PreparedPrompt::without_boundaries(tokens, NoStaticPrefix::NoTemplate),
+        (_, Some(reason)) => PreparedPrompt::without_boundaries(tokens, reason),
+        (Some((template, request)), None) => PreparedPrompt::of_conversation(
+            tokens,
+            &request,
+            &template,
+            &model.tokenizer,
+            settings.protect_last_messages,
+        ),
+    };
     let mut events = engine.submit(GenerationRequest {
         stop_ids: model.tokenizer.stop_ids().to_vec(),
         max_tokens: args.max_tokens,
-        ..GenerationRequest::new(spec, prompt_tokens, sampling)
+        static_prefix: prompt.static_prefix,
+        protected_tail: prompt.protected_tail,
+        specprefill: settings.specprefill.clone(),
+        mtp: settings.mtp,
+        ..GenerationRequest::new(spec, prompt.tokens, sampling)
     })?;
     let mut out = std::io::stdout().lock();
     while let Some(event) = events.next_blocking() {
@@ -133,6 +160,9 @@ pub(super) fn run(options: &ServeOptions, args: RunArgs) -> Result<(), Failure> 
                             ""
                         }
                     );
+                    for line in summary(&settings, &usage) {
+                        eprintln!("[{line}]");
+                    }
                 }
                 return Ok(());
             }

@@ -45,6 +45,27 @@ pub enum LookupError {
     },
 }
 
+impl std::fmt::Display for LookupError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unknown { name, known } if known.is_empty() => {
+                write!(f, "there is no model \"{name}\", nor any other")
+            }
+            Self::Unknown { name, known } => write!(
+                f,
+                "there is no model \"{name}\"; available: {}",
+                known.join(", ")
+            ),
+            Self::Ambiguous(ids) => {
+                write!(f, "several models have this name: {}", ids.join(", "))
+            }
+            Self::Broken { id, reason } => write!(f, "the model {id} cannot be used: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for LookupError {}
+
 type Inspected = Result<Arc<CheckpointSummary>, String>;
 
 /// The model folders and what was found in them.

@@ -6,6 +6,7 @@
 //!
 //! - [`ChatTemplate`]: where templates come from, which one is used, rendering.
 //! - [`RenderRequest`]: the input of one rendering.
+//! - [`Boundaries`]: where the system text ends inside a prompt, and where its last messages begin.
 //! - `messages`: checks the client's messages and brings them into the shape templates expect.
 //! - `content`: string or list of parts, whichever the template can read.
 //! - `jinja`: Jinja2 with Python's semantics.
@@ -16,6 +17,8 @@ mod error;
 mod jinja;
 mod messages;
 mod model_dir;
+mod prepared;
+mod static_prefix;
 mod template;
 mod tokens;
 
@@ -25,5 +28,7 @@ mod tests;
 pub use content::ContentShape;
 pub use error::PromptError;
 pub use jinja::Limits;
+pub use prepared::PreparedPrompt;
+pub use static_prefix::{Boundaries, NoStaticPrefix, ProbeError};
 pub use template::{ChatTemplate, RenderRequest};
 pub use tokens::SpecialTokens;

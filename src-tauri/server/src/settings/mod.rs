@@ -1,11 +1,18 @@
 //! The settings file: what a user may set once instead of on every command line.
 
+mod model;
+mod resolve;
+
 use std::{
+    collections::BTreeMap,
     net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use serde::Deserialize;
+
+pub use model::{ModelSettings, MtpModeChoice, OutOfRange, ScorerChoice};
+pub use resolve::{RequestError, RequestSettings, Resolved};
 
 /// What is sent on an event stream while nothing is generated, so that clients and proxies do not give up during a long prefill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
@@ -48,6 +55,12 @@ pub struct Settings {
     pub max_waiting: usize,
     /// Models held in memory at once.
     pub max_loaded_models: usize,
+    /// Memory for prompts that were read before, in MiB; 0 keeps none.
+    pub prefix_cache_mib: usize,
+    /// What holds for every model that has no setting of its own.
+    pub defaults: ModelSettings,
+    /// Settings of single models, by name.
+    pub models: BTreeMap<String, ModelSettings>,
 }
 
 impl Default for Settings {
@@ -65,6 +78,9 @@ impl Default for Settings {
             max_running: 8,
             max_waiting: 64,
             max_loaded_models: 2,
+            prefix_cache_mib: 1024,
+            defaults: ModelSettings::default(),
+            models: BTreeMap::new(),
         }
     }
 }
@@ -106,10 +122,24 @@ impl Settings {
                 });
             }
         };
-        toml::from_str(&text).map_err(|e| SettingsError::Invalid {
+        let invalid = |message: String| SettingsError::Invalid {
             path: path.to_path_buf(),
-            message: e.to_string(),
-        })
+            message,
+        };
+        let settings: Self = toml::from_str(&text).map_err(|e| invalid(e.to_string()))?;
+        settings.check().map_err(|e| invalid(e.to_string()))?;
+        Ok(settings)
+    }
+
+    /// Checks the ranges of all values.
+    ///
+    /// # Errors
+    /// The first value outside its range.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        self.defaults.check("defaults")?;
+        self.models
+            .iter()
+            .try_for_each(|(name, own)| own.check(&format!("models.\"{name}\"")))
     }
 }
 
@@ -134,5 +164,60 @@ mod tests {
             error.contains("line 2") && error.contains("port"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn values_out_of_range_are_named_with_their_key_and_range() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings.toml");
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            Settings::read(&path).map_err(|error| error.to_string())
+        };
+        for (text, parts) in [
+            (
+                "[defaults]\nspecprefill_keep_ratio = 0.01",
+                ["defaults.specprefill_keep_ratio", "0.01", "from 0.05 to 1"],
+            ),
+            (
+                "[models.\"a/b\"]\nmtp_max_depth = 9",
+                ["models.\"a/b\".mtp_max_depth", "9", "from 1 to 8"],
+            ),
+            (
+                "[models.\"a/b\"]\nmtp_fixed_depth = 0",
+                ["models.\"a/b\".mtp_fixed_depth", "0", "from 1 to 8"],
+            ),
+            (
+                "[models.\"a/b\"]\nspecprefill_threshold = -1",
+                ["line 2", "specprefill_threshold", "-1"],
+            ),
+            (
+                "[defaults]\nspecprefill_scorer = \"own\"",
+                ["line 2", "draft", "self"],
+            ),
+            (
+                "[defaults]\nmtp_mode = \"slow\"",
+                ["line 2", "exact", "fast"],
+            ),
+            // A typing error must not look like a setting.
+            (
+                "[defaults]\nspecprefil_enabled = true",
+                ["line 2", "specprefil_enabled", "specprefill_enabled"],
+            ),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+        let settings = read(
+            "prefix_cache_mib = 0\n[defaults]\nspecprefill_scorer = \"self\"\n\
+             [models.\"a/b\"]\nspecprefill_keep_ratio = 1\nmtp_fixed_depth = 8\n",
+        )
+        .unwrap();
+        assert_eq!(settings.prefix_cache_mib, 0);
+        assert_eq!(Settings::default().prefix_cache_mib, 1024);
+        let model = settings.for_model("a/b");
+        assert_eq!(model.specprefill_scorer, Some(ScorerChoice::Own));
+        assert_eq!(model.specprefill_keep_ratio, Some(1.0));
+        assert_eq!(model.mtp_fixed_depth, Some(8));
     }
 }

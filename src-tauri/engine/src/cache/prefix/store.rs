@@ -146,7 +146,7 @@ impl PrefixCache {
         if static_prefix > resume
             && static_prefix <= most
             && chain.len() >= whole
-            && static_prefix % BLOCK_TOKENS != 0
+            && !static_prefix.is_multiple_of(BLOCK_TOKENS)
         {
             let id = ids[whole].terminal(&tokens[whole * BLOCK_TOKENS..static_prefix]);
             let fits = |e: &Entry| !recurrent || e.states.is_some();

@@ -174,7 +174,7 @@ fn measure(
     })?;
     while let Some(event) = events.next_blocking() {
         match event {
-            GenerationEvent::Finished { usage, .. } => return Ok(usage),
+            GenerationEvent::Finished { usage, .. } => return Ok(*usage),
             GenerationEvent::Failed(error) => return Err(error.into()),
             _ => {}
         }

@@ -186,7 +186,7 @@ fn answer(
     while let Some(event) = events.next_blocking() {
         match event {
             GenerationEvent::Text { text: piece, .. } => text.push_str(&piece),
-            GenerationEvent::Finished { usage, .. } => return Ok((usage, text)),
+            GenerationEvent::Finished { usage, .. } => return Ok((*usage, text)),
             GenerationEvent::Failed(error) => return Err(error.into()),
             _ => {}
         }

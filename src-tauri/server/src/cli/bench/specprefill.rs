@@ -195,7 +195,11 @@ impl Run<'_> {
                     first = first.or(tokens.into_iter().next().and_then(|token| token.logprobs));
                 }
                 GenerationEvent::Finished { usage, .. } => {
-                    return Ok(Outcome { usage, text, first });
+                    return Ok(Outcome {
+                        usage: *usage,
+                        text,
+                        first,
+                    });
                 }
                 GenerationEvent::Failed(error) => return Err(error.into()),
                 _ => {}

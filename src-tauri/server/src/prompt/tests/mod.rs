@@ -5,6 +5,7 @@ mod contents;
 mod conversations;
 mod model_dirs;
 mod shared;
+mod static_prefixes;
 
 use serde_json::Value;
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::prompt::{ChatTemplate, ContentShape, PromptError, RenderRequest, SpecialTokens};
 
 /// The folder with fetched data, beside the repository; it is not part of it.
-fn shared() -> Option<PathBuf> {
+pub(super) fn shared() -> Option<PathBuf> {
     let path = std::env::var_os("HEADSTART_SHARED").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
         PathBuf::from,
