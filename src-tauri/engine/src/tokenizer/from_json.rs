@@ -14,8 +14,15 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Looks whether a model folder has a tokenizer, without reading it.
 pub(super) fn require_file(dir: &Path) -> Result<()> {
-    if dir.join("tokenizer.json").is_file() {
+    let file = dir.join("tokenizer.json");
+    if file.is_file() {
         Ok(())
+    } else if file.exists() {
+        // A named pipe, say: reading it would wait for its writer.
+        Err(TokenizerError::Invalid {
+            source_name: file.display().to_string(),
+            problem: "it is not a regular file".into(),
+        })
     } else {
         Err(missing(dir))
     }
