@@ -1,7 +1,12 @@
 //! Prompts with one fact hidden in filler prose: does the answer still know it?
 
-use rand::{Rng, SeedableRng, seq::IndexedRandom};
+use rand::{
+    Rng, SeedableRng,
+    seq::{IndexedRandom, SliceRandom},
+};
 use rand_chacha::ChaCha8Rng;
+
+use super::prose::SENTENCES;
 
 /// One prompt and what its answer must contain.
 #[derive(Debug, Clone)]
@@ -37,75 +42,15 @@ const PLACES: [&str; 8] = [
     "iron station",
 ];
 
-const SUBJECTS: [&str; 14] = [
-    "The museum",
-    "A small garden",
-    "The committee",
-    "Every visitor",
-    "The old railway",
-    "A group of students",
-    "The river",
-    "This method",
-    "The local market",
-    "An early version",
-    "The weather station",
-    "Most of the farmers",
-    "The second chapter",
-    "A careful reader",
-];
-const VERBS: [&str; 12] = [
-    "describes",
-    "changed",
-    "depends on",
-    "was built beside",
-    "often mentions",
-    "carefully measures",
-    "has little to do with",
-    "gave its name to",
-    "was compared with",
-    "opened after",
-    "is known for",
-    "slowly replaced",
-];
-const OBJECTS: [&str; 14] = [
-    "the history of the valley",
-    "a list of common plants",
-    "the price of bread",
-    "several wooden houses",
-    "the first public school",
-    "an unusual kind of paper",
-    "the long winter of that year",
-    "a collection of letters",
-    "the quality of the soil",
-    "a simple set of rules",
-    "the work of two engineers",
-    "the shape of the coast",
-    "a map of the region",
-    "the songs of the harvest",
-];
-const ENDINGS: [&str; 8] = [
-    "",
-    " in the years that followed",
-    ", as the records show",
-    " and the nearby villages",
-    " without much notice",
-    ", though few people remember it",
-    " during the summer",
-    " for reasons that are still discussed",
-];
-
 /// A case whose text has at least `length` in the unit of `measure` (tokens, say). The fact stands at a random depth.
 pub(super) fn fact_case(seed: u64, length: usize, measure: impl Fn(&str) -> usize) -> FactCase {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let (fact, question, answer) = fact(&mut random);
-    let mut sentences = Vec::new();
-    // One measurement of a sample, then a last one: measuring is tokenizing.
-    let sample: String = (0..50).map(|_| sentence(&mut random)).collect();
-    let each = (measure(&sample) as f64 / 50.0).max(1.0);
+    // One measurement of all sentences, not of every prompt: measuring is tokenizing.
+    let all = SENTENCES.join(" ");
+    let each = (measure(&all) as f64 / SENTENCES.len() as f64).max(1.0);
     let wanted = (length as f64 / each).ceil() as usize;
-    for _ in 0..wanted {
-        sentences.push(sentence(&mut random));
-    }
+    let mut sentences = filler(&mut random, wanted);
     let depth = random.random_range(0..=sentences.len());
     sentences.insert(depth, format!("{fact} "));
     FactCase {
@@ -114,17 +59,16 @@ pub(super) fn fact_case(seed: u64, length: usize, measure: impl Fn(&str) -> usiz
     }
 }
 
-fn sentence(random: &mut ChaCha8Rng) -> String {
-    let pick = |random: &mut ChaCha8Rng, from: &[&'static str]| -> &'static str {
-        from.choose(random).copied().unwrap_or_default()
-    };
-    format!(
-        "{} {} {}{}. ",
-        pick(random, &SUBJECTS),
-        pick(random, &VERBS),
-        pick(random, &OBJECTS),
-        pick(random, &ENDINGS)
-    )
+/// Sentences in random order: all of them before one comes again.
+fn filler(random: &mut ChaCha8Rng, count: usize) -> Vec<String> {
+    let mut sentences = Vec::with_capacity(count + SENTENCES.len());
+    while sentences.len() < count {
+        let mut round = SENTENCES;
+        round.shuffle(random);
+        sentences.extend(round.iter().map(|sentence| format!("{sentence} ")));
+    }
+    sentences.truncate(count);
+    sentences
 }
 
 /// A fact, the question for it, and the answer.

@@ -2,6 +2,7 @@
 
 mod facts;
 mod mtp;
+mod prose;
 mod specprefill;
 
 use clap::Args;
