@@ -323,6 +323,10 @@ impl PromptRun {
         resources: &mut Resources<'_>,
         plan: SparsePlan,
     ) -> Progress {
+        if plan.scorer == Scorer::Own && resources.model.ranking_layers().is_none() {
+            self.report.reason = Some(SkipReason::NoAttention);
+            return self.go_dense(request.prompt_tokens.len());
+        }
         let started = Instant::now();
         let window = request.prompt_tokens[plan.window_start..].to_vec();
         let total = window.len();
@@ -364,6 +368,7 @@ impl PromptRun {
     fn scoring_failed(&mut self, request: &GenerationRequest, error: &EngineError) -> Progress {
         tracing::warn!(%error, "ranking the prompt's tokens failed; it is read whole");
         self.report.reason = Some(SkipReason::ScoringFailed);
+        self.report.scored_tokens = 0;
         self.go_dense(request.prompt_tokens.len())
     }
 
@@ -510,6 +515,7 @@ impl PromptRun {
             .is_some_and(|mark| cache.rewind(&mark).is_ok());
         if !rewound {
             cache.clear();
+            self.report.cached_tokens = 0;
         }
         self.done = cache.next_position() as usize;
         self.go_dense(request.prompt_tokens.len())
@@ -609,3 +615,6 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, Engine
         ))
     })
 }
+
+#[cfg(test)]
+mod tests;
