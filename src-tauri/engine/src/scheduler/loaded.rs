@@ -96,9 +96,9 @@ pub(super) struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Its draft model, if one is loaded and usable.
-    pub(super) fn draft(&self) -> Option<&dyn Model> {
-        self.draft.as_ref()?.model()
+    /// Its draft model `spec`, if that is loaded and usable. Another request may have put another one in its place.
+    pub(super) fn draft(&self, spec: &ModelSpec) -> Option<&dyn Model> {
+        self.draft.as_ref().filter(|draft| draft.is(spec))?.model()
     }
 
     /// What is known of the draft model `spec`, which is loaded first if it is not the one that is there.

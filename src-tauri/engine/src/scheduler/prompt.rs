@@ -352,6 +352,10 @@ impl PromptRun {
         resources: &mut Resources<'_>,
         plan: SparsePlan,
     ) -> Progress {
+        if plan.scorer == Scorer::Own && resources.model.ranking_layers().is_none() {
+            self.report.reason = Some(SkipReason::NoAttention);
+            return self.go_dense(request.prompt_tokens.len());
+        }
         let started = Instant::now();
         let window = request.prompt_tokens[plan.window_start..].to_vec();
         let total = window.len();
@@ -395,6 +399,7 @@ impl PromptRun {
     fn scoring_failed(&mut self, request: &GenerationRequest, error: &EngineError) -> Progress {
         tracing::warn!(%error, "ranking the prompt's tokens failed; it is read whole");
         self.report.reason = Some(SkipReason::ScoringFailed);
+        self.report.scored_tokens = 0;
         self.go_dense(request.prompt_tokens.len())
     }
 
@@ -552,6 +557,7 @@ impl PromptRun {
             .is_some_and(|mark| cache.rewind(&mark).is_ok());
         if !rewound {
             cache.clear();
+            self.report.cached_tokens = 0;
         }
         self.done = cache.next_position() as usize;
         self.go_dense(request.prompt_tokens.len())
@@ -670,3 +676,6 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Resul
         ))
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -274,17 +274,17 @@ impl Worker {
         // Inside the kernels' thread pool, so that no operation has to hand its work over and wait.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             headstart_kernels::in_pool(|| {
+                let draft = sequence.draft_spec();
                 if sequence.is_unplanned() {
-                    let draft = sequence.draft_spec();
-                    sequence.plan(stores, || match draft {
-                        Some(spec) => loaded.ensure_draft(&spec, &options.device),
+                    sequence.plan(stores, || match &draft {
+                        Some(spec) => loaded.ensure_draft(spec, &options.device),
                         None => DraftState::Missing,
                     });
                     sequence.plan_mtp(loaded.model.as_ref(), &mut loaded.mtp);
                 }
                 sequence.step(&mut Resources {
                     model: loaded.model.as_ref(),
-                    draft: loaded.draft(),
+                    draft: draft.as_ref().and_then(|spec| loaded.draft(spec)),
                     stores,
                     chunk: options.prefill_chunk,
                     contended,

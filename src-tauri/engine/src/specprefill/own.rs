@@ -3,9 +3,12 @@
 
 use candle_core::Tensor;
 
-use super::score::{Scored, mean_rows, rank};
+use super::{
+    score::{Scored, mean_rows, rank},
+    session::RESUME_MARGIN,
+};
 use crate::{
-    cache::SequenceCache,
+    cache::{RecurrentStates, SequenceCache},
     error::EngineError,
     models::{ForwardInput, ForwardOutput, LogitRows, Model, RanLayers},
     positions::Positions,
@@ -28,6 +31,8 @@ pub struct OwnScorer {
     hidden: Vec<Tensor>,
     /// Queries of each layer, `[tokens, heads, head_dim]` a step: those of the last tokens.
     queries: Vec<(usize, Vec<Tensor>)>,
+    /// States before the window's last [`RESUME_MARGIN`] tokens: where a session may be taken up again.
+    margin_states: Option<RecurrentStates>,
 }
 
 /// What the first layers computed for the whole window.
@@ -37,6 +42,7 @@ pub struct OwnWork {
     layers: usize,
     cache: SequenceCache,
     hidden: Tensor,
+    margin_states: Option<RecurrentStates>,
 }
 
 impl OwnScorer {
@@ -65,6 +71,7 @@ impl OwnScorer {
             cache,
             hidden: Vec::new(),
             queries: Vec::new(),
+            margin_states: None,
         })
     }
 
@@ -75,11 +82,14 @@ impl OwnScorer {
     pub fn step(&mut self, model: &dyn Model, chunk: usize) -> Result<Scored, EngineError> {
         let total = self.window.len();
         if self.done < total {
-            // The last tokens are a step of their own: only their queries are wanted.
+            // The last tokens are steps of their own: only their queries are wanted, and the states before the margin.
             let tail = total.saturating_sub(TAIL_QUERIES);
+            let margin = total.saturating_sub(RESUME_MARGIN);
             let mut end = total.min(self.done + chunk.max(1));
-            if self.done < tail && tail < end {
-                end = tail;
+            for place in [margin, tail] {
+                if self.done < place && place < end {
+                    end = place;
+                }
             }
             let tokens = &self.window[self.done..end];
             let positions = Positions::contiguous((self.start + self.done) as u32, tokens.len());
@@ -98,6 +108,9 @@ impl OwnScorer {
                 }
             }
             self.done = end;
+            if end == margin {
+                self.margin_states = Some(self.cache.recurrent_states());
+            }
             if self.done < total {
                 return Ok(Scored::More(self.done));
             }
@@ -133,6 +146,7 @@ impl OwnScorer {
             layers: self.layers,
             hidden: Tensor::cat(&self.hidden, 0)?,
             cache: self.cache,
+            margin_states: self.margin_states,
         })
     }
 }
@@ -152,12 +166,18 @@ impl OwnWork {
         // In the window's cache and hidden states every token has the row of its index.
         let indices: Vec<u32> = kept.iter().map(|index| index - self.start as u32).collect();
         let indices = Tensor::new(indices, self.hidden.device())?;
+        // These layers have seen the whole window, not only what is kept; but never what comes after the margin, if that is not read yet.
+        let end = self.cache.next_position();
+        let before_margin = |last: &u32| last + (RESUME_MARGIN as u32) < end;
+        let states = match &self.margin_states {
+            Some(states) if kept.last().is_some_and(before_margin) => states.clone(),
+            _ => self.cache.recurrent_states(),
+        };
         let first = RanLayers {
             layers: self.layers,
             hidden: &self.hidden.index_select(&indices, 0)?,
             rows: &self.cache.gather_rows(kept)?,
-            // These layers have seen the whole window, not only what is kept.
-            states: &self.cache.recurrent_states(),
+            states: &states,
         };
         model.forward_rest(first, input, cache)
     }
