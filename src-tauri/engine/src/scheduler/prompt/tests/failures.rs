@@ -180,8 +180,12 @@ fn a_failing_dense_pass_fails_the_request() {
         draft: None,
         stores: &mut stores,
         chunk: 96,
+        contended: false,
     };
-    assert!(run.step(&request, &mut cache, &mut resources).is_err());
+    assert!(
+        run.step(&request, &mut cache, &mut resources, &mut None)
+            .is_err()
+    );
     assert_eq!((cache.token_count(), stores.prefix.blocks()), (Ok(0), 0));
 }
 
@@ -200,8 +204,12 @@ fn a_missing_draft_costs_only_time() {
             draft: None,
             stores: &mut stores,
             chunk: 96,
+            contended: false,
         };
-        if let Progress::Ready(logits) = run.step(&request, &mut cache, &mut resources).unwrap() {
+        if let Progress::Ready(logits) = run
+            .step(&request, &mut cache, &mut resources, &mut None)
+            .unwrap()
+        {
             break logits;
         }
     };

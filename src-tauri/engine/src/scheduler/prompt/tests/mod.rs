@@ -151,8 +151,12 @@ fn read(models: Models<'_>, stores: &mut Stores, request: &GenerationRequest) ->
             draft: Some(models.draft),
             stores,
             chunk: models.chunk,
+            contended: false,
         };
-        if let Progress::Ready(logits) = run.step(request, &mut cache, &mut resources).unwrap() {
+        if let Progress::Ready(logits) = run
+            .step(request, &mut cache, &mut resources, &mut None)
+            .unwrap()
+        {
             return Read { logits, run, cache };
         }
     }
@@ -178,6 +182,7 @@ fn answer(models: Models<'_>, stores: &mut Stores, request: GenerationRequest) -
                 draft: Some(models.draft),
                 stores,
                 chunk: models.chunk,
+                contended: false,
             })
             .unwrap();
     }
@@ -195,7 +200,7 @@ fn answer(models: Models<'_>, stores: &mut Stores, request: GenerationRequest) -
     }
     Answer {
         tokens,
-        usage: finished.unwrap(),
+        usage: *finished.unwrap(),
         recovery,
     }
 }
