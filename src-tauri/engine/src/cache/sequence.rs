@@ -16,6 +16,12 @@ impl CachedPositions {
     pub fn as_slice(&self) -> &[u32] {
         &self.0
     }
+
+    /// All but the last one.
+    pub(crate) fn without_last(&self) -> Self {
+        let held = self.0.len().saturating_sub(1);
+        Self(self.0[..held].to_vec())
+    }
 }
 
 /// Why a cache refused an operation.

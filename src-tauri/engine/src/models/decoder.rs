@@ -342,11 +342,11 @@ impl DecoderModel {
         cache: &mut LayerCache,
     ) -> Result<Option<Tensor>, EngineError> {
         let tokens = input.tokens.len();
-        if input.hidden || input.queries || input.replayable || tokens < 2 {
+        if input.queries || input.replayable || tokens < 2 {
             return Ok(None);
         }
         match input.logits {
-            LogitRows::None => {
+            LogitRows::None if !input.hidden => {
                 layer.remember(x, pass, cache)?;
                 Ok(Some(x.narrow(0, tokens - 1, 1)?))
             }
@@ -358,12 +358,21 @@ impl DecoderModel {
                     Ok((positions, angles))
                 };
                 let (positions, angles) = part(0..last)?;
+                let cached = pass.cached.without_last();
                 let earlier = LayerPass {
                     angles: &angles,
                     positions: &positions,
+                    cached: &cached,
                     ..*pass
                 };
-                layer.remember(&x.narrow(0, 0, last)?, &earlier, cache)?;
+                let before = x.narrow(0, 0, last)?;
+                // The last row is always a pass of its own: its logits do not depend on what else is asked for.
+                let before = if input.hidden {
+                    Some(layer.forward(before, &earlier, cache, None)?)
+                } else {
+                    layer.remember(&before, &earlier, cache)?;
+                    None
+                };
                 let (positions, angles) = part(last..tokens)?;
                 let newest = LayerPass {
                     angles: &angles,
@@ -371,7 +380,10 @@ impl DecoderModel {
                     ..*pass
                 };
                 let row = layer.forward(x.narrow(0, last, 1)?, &newest, cache, None)?;
-                Ok(Some(row))
+                Ok(Some(match before {
+                    Some(before) => Tensor::cat(&[before, row], 0)?,
+                    None => row,
+                }))
             }
             _ => Ok(None),
         }
