@@ -45,6 +45,15 @@ impl Recovery {
         self.model == other.model && other.tokens.starts_with(&self.tokens)
     }
 
+    /// Goes on from where `other`, which this one covers, has got to: turns that follow each other quickly must not begin anew each time.
+    pub(super) fn take_over(&mut self, other: Self) {
+        if other.done > self.done {
+            self.cache = other.cache;
+            self.writer = other.writer;
+            self.done = other.done;
+        }
+    }
+
     /// Reads the next tokens; true when there are no more.
     ///
     /// # Errors

@@ -355,8 +355,14 @@ impl Worker {
         if let Some(loaded) = self.models.get_mut(sequence.model_key()) {
             sequence.teach(&mut loaded.mtp);
         }
-        if let Some(recovery) = sequence.leave(&mut self.stores) {
-            self.recoveries.retain(|old| !old.is_covered_by(&recovery));
+        if let Some(mut recovery) = sequence.leave(&mut self.stores) {
+            for old in std::mem::take(&mut self.recoveries) {
+                if old.is_covered_by(&recovery) {
+                    recovery.take_over(old);
+                } else {
+                    self.recoveries.push_back(old);
+                }
+            }
             self.recoveries.push_back(recovery);
             while self.recoveries.len() > MAX_RECOVERIES {
                 self.recoveries.pop_front();
